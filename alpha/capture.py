@@ -108,7 +108,7 @@ class _Captured:
                 self.refused.add(key)
         self.calls += 1
         for t in inputs:    # a recording reads copies: whatever the call, nothing of how they were made goes into it
-            get_backend(t.device).write_as(t.data, "elements")
+            get_backend(t.device).write_as(t.array, "elements")
         if self.found is None or key != self.found_key:
             return self.function(*inputs)
         return self._repeat(self.found, inputs)
@@ -160,13 +160,13 @@ class _Captured:
             self.contents_version = Module.contents_version
             if self._contains_others():
                 return True
-        return found.recording.closed or any(t.data is not a for t, a in zip(self.tensors, found.arrays))
+        return found.recording.closed or any(t.array is not a for t, a in zip(self.tensors, found.arrays))
 
     def _record(self, inputs: tuple[Tensor, ...]) -> _Recorded | None:
         """Returns the recording of a call, or None, after a warning, where there can be none."""
         device, outputs, single = inputs[0].device, [], False
         self.modules, self.tensors = self._contents()   # layers may have been replaced since
-        backend, arrays = get_backend(device), [t.data for t in self.tensors]
+        backend, arrays = get_backend(device), [t.array for t in self.tensors]
         before = [t._version for t in self.tensors]
         attributes = [(m, dict(vars(m))) for m in self.modules]
 
@@ -176,7 +176,7 @@ class _Captured:
             single = isinstance(result, Tensor)
             outputs = [result] if single else list(result)
             self._check(device, outputs, before)
-            return [y.data for y in outputs]
+            return [y.array for y in outputs]
 
         def forget() -> None:
             """Takes back what a call has left: nothing has been computed."""
@@ -191,14 +191,14 @@ class _Captured:
 
         try:
             backend.forget(arrays)
-            recording = backend.record(on_arrays, [x.data for x in inputs], forget)
+            recording = backend.record(on_arrays, [x.array for x in inputs], forget)
         except AlphaError as error:
             forget()
             warnings.warn(f"{error}\nnote: the function is called op by op", stacklevel=4)
             return None
         grads = [(t, t.grad) for t in self.tensors if t.grad is not None]
         written = [t for t, version in zip(self.tensors, before) if t._version != version] + [g for _, g in grads]
-        histories = versions.histories(device, [t.data for t in written])
+        histories = versions.histories(device, [t.array for t in written])
         return _Recorded(recording, arrays, grads, histories, outputs, single)
 
     def _check(self, device: str, outputs: list[Any], before: list[int]) -> None:
@@ -215,7 +215,7 @@ class _Captured:
                                      "steps that would not be repeated", "call the optimizer outside of it"))
 
     def _repeat(self, found: _Recorded, inputs: tuple[Tensor, ...]) -> Any:
-        arrays = found.recording.replay([x.data for x in inputs])
+        arrays = found.recording.replay([x.array for x in inputs])
         for t, g in found.grads:
             t.grad = g
         if found.written:

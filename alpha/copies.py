@@ -18,11 +18,11 @@ def deep_copy(t: Tensor, base: type[Tensor], memo: dict[int, Any]) -> Tensor:
     Tensors that share their elements do so in the copy of what holds them. `base` is the class Tensor.
     """
     _refuse_graph(t, "deepcopy")
-    data = memo.get(id(t.data))
+    data = memo.get(id(t.array))
     if data is None:
         backend = get_backend(t.device)
-        data = memo[id(t.data)] = backend.full(t.shape, 0, t.dtype, t.device)
-        backend.copy_into(data, t.data)
+        data = memo[id(t.array)] = backend.full(t.shape, 0, t.dtype, t.device)
+        backend.copy_into(data, t.array)
     made = memo[id(t)] = _made(base, type(t), data, t.shape, t.dtype, t.device, t.requires_grad)
     made._hooks = t._hooks and list(t._hooks)
     made.grad = copy.deepcopy(t.grad, memo)

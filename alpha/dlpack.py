@@ -76,14 +76,14 @@ def export(t: Any, stream: int | None, max_version: tuple[int, int] | None, dl_d
            copy: bool | None) -> Any:
     """Returns a capsule over the elements of a tensor.  See Tensor.__dlpack__."""
     refuse_gradient(t, "__dlpack__")
-    backend, data = get_backend(t.device), t.data
+    backend, data = get_backend(t.device), t.array
     here = backend.dlpack_device()
     if dl_device is not None and tuple(map(int, dl_device)) != here:
         raise DeviceError(message("__dlpack__", f"the tensor is on device {here}, {tuple(dl_device)} was asked for",
                                   'move it first: t.to("cpu") or t.to("cuda")'))
     if copy:
         data = backend.full(t.shape, 0, t.dtype, t.device)
-        backend.copy_into(data, t.data)
+        backend.copy_into(data, t.array)
     backend.give_to(stream)
     code, bits = CODES[t.dtype]
     # NumPy makes the capsule, as for an array of its own that keeps `data` alive, and ends it: that takes native code,

@@ -48,12 +48,12 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
                                 f"keep the {what}, or make a new tensor: y = t {sign[:-1]} ..."))
     if not y.requires_grad:
         backend = get_backend(t.device)
-        versions.about_to_change(t.device, [t.data])
-        backend.copy_into(t.data, y.data)
-        versions.note(versions.histories(t.device, [t.data]))
+        versions.about_to_change(t.device, [t.array])
+        backend.copy_into(t.array, y.array)
+        versions.note(versions.histories(t.device, [t.array]))
     elif t.shares:
         raise GraphError(message(sign, f"the tensor of shape {t.shape} shares its elements with the one that it was "
                                  "made of, whose gradient would not know", f"make a new tensor: y = t {sign[:-1]} ..."))
     else:
-        t.data, t._node, t.requires_grad = y.data, y._node, True
+        t.array, t._node, t.requires_grad = y.array, y._node, True
     return t

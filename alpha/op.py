@@ -59,7 +59,7 @@ from alpha.fuse.equation import Equation
 from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
 from alpha.inputs.registry import check_free, origin
 from alpha.inputs.returned import Spec, accept, kind_of, refuse_gradient
-from alpha.inputs.sizes import check_memory, explain
+from alpha.inputs.sizes import explain
 from alpha.methods.names import DEVICES, DTYPES
 from alpha.recompute import plan as recompute
 from alpha.recompute.saved import Values, unpack
@@ -167,9 +167,6 @@ class Op(Signature):
         except (MemoryError, OverflowError, ValueError) as error:
             explain(self.label, error, (specs,) if self.single else specs, dtype, args)
             raise
-        except (AttributeError, TypeError):
-            check_memory(self.label, args)
-            raise
         if self.moves:
             device = DEVICES[attrs["device"]]
         if self.single:
@@ -211,7 +208,7 @@ class Op(Signature):
         for arg, value in zip(self.args, args):
             if arg.name in self.mutates and value is not None:
                 tensors = value if arg.many else (value,)
-                arrays = [t.data for t in tensors]
+                arrays = [t.array for t in tensors]
                 versions.about_to_change(device, arrays)
                 get_backend(device).forget(arrays)
                 versions.note(versions.histories(device, arrays))
@@ -241,10 +238,10 @@ class Op(Signature):
         for _, k in self.saved_args:
             value = args[k]
             saved.append(value)
-            arrays.append(value.data if isinstance(value, Tensor) else _arrays(value))
+            arrays.append(value.array if isinstance(value, Tensor) else _arrays(value))
         for name, k in self.saved_outs:
             t = outs[k]
-            saved.append(None if name in self.spares and attrs[self.spares[name]] is None else t.data)
+            saved.append(None if name in self.spares and attrs[self.spares[name]] is None else t.array)
             kept.append((t.shape, t.dtype, t.device))
         node = Node(self, attrs, edges, needs, saved, arrays, meta, kept)
         if recompute.segments or config.recompute != "none":
@@ -328,7 +325,7 @@ def _zeros(specs: Any, dtype: str, device: str, *arrays: Any, **attrs: Any) -> A
 
 
 def _arrays(value: Any) -> Any:
-    return [t.data for t in value] if isinstance(value, list) else None
+    return [t.array for t in value] if isinstance(value, list) else None
 
 
 def op(cls: type) -> Op:

@@ -160,11 +160,11 @@ class Signature:
             return self._check_each(args)
         device, dtype = first.device, first.dtype
         wanted = first.requires_grad
-        arrays, needs = [first.data], [wanted]
+        arrays, needs = [first.array], [wanted]
         for value in args[1:]:
             if not isinstance(value, Tensor) or value.device != device or value.dtype != dtype:
                 return self._check_each(args)
-            arrays.append(value.data)
+            arrays.append(value.array)
             needs.append(need := value.requires_grad)
             wanted |= need
         if dtype != "float32":
@@ -182,10 +182,10 @@ class Signature:
             tensors: Sequence[Tensor]
             if isinstance(value, Tensor):
                 tensors = (value,)
-                arrays.append(value.data)
+                arrays.append(value.array)
             elif arg.many:
                 tensors = value
-                arrays.append([t.data for t in value])
+                arrays.append([t.array for t in value])
             else:
                 tensors = self._checked_other(arg, value)
                 arrays.append(value)

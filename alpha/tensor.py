@@ -13,7 +13,6 @@ from alpha.errors import ArgumentError, DTypeError, GraphError, ShapeError, mess
 from alpha.graph import backward, edge_of, grad_enabled
 from alpha.inputs.arguments import bound, bound_methods, checked
 from alpha.inputs.dtypes import DTypeOrNone, check_values, dtype_name
-from alpha.inputs.sizes import check_memory
 from alpha.methods import Methods, Number, ufuncs
 from alpha.methods.conversions import Conversions
 from alpha.methods.names import DEVICES, DTYPES, Shape
@@ -36,7 +35,7 @@ class Tensor(Conversions, Methods):
     """A dense array of one dtype on one device.
 
     Attributes:
-        data: the elements, C-contiguous, as the backend keeps them (np.ndarray on the CPU).
+        array: the elements, C-contiguous, as the backend keeps them (np.ndarray on the CPU).
         shape, dtype, device: tuple of int; a name such as "float32"; "cpu", "cuda" or "cuda:<index>".
         requires_grad: whether backward is to reach this tensor.
         grad: the gradient that backward left on a leaf, a Tensor of the same shape, or None.
@@ -46,13 +45,13 @@ class Tensor(Conversions, Methods):
 
     shares = ""  # "always" or "sometimes": whether the elements are those of the tensor that this one was made of
 
-    __slots__ = ("__weakref__", "_hooks", "_node", "data", "device", "dtype", "grad", "requires_grad", "shape")
+    __slots__ = ("__weakref__", "_hooks", "_node", "array", "device", "dtype", "grad", "requires_grad", "shape")
 
     def __init__(self, data: Any, shape: tuple[int, ...] = (), dtype: str = "", device: str = "") -> None:
         if not device:
             raise ArgumentError(message("Tensor", f"it is made of {shown(data)} alone", "call alpha.tensor(values); of "
                                         "a shape alpha.zeros(shape)"))
-        self.data = data
+        self.array = data
         self.shape = shape if shape.__class__ is Shape else Shape(shape)
         self.dtype = dtype
         self.device = device
@@ -74,8 +73,7 @@ class Tensor(Conversions, Methods):
 
     def numpy(self) -> np.ndarray:
         """Returns the elements as a new NumPy array on the host."""
-        check_memory("numpy", (self,))
-        return get_backend(self.device).to_numpy(self.data)
+        return get_backend(self.device).to_numpy(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         a = self.numpy()
@@ -108,7 +106,7 @@ class Tensor(Conversions, Methods):
         dlpack.refuse_gradient(self, "__cuda_array_interface__")
         backend = get_backend(self.device)
         return {"shape": tuple(self.shape), "typestr": np.dtype(self.dtype).str,
-                "data": (backend.address(self.data), False),
+                "data": (backend.address(self.array), False),
                 "version": 3, "strides": None, "stream": backend.stream_handle()}
 
     def item(self) -> Number:
@@ -169,7 +167,7 @@ class Tensor(Conversions, Methods):
     @property
     def _version(self) -> int:
         """How often the elements were changed in place, by whatever name."""
-        return versions.version(self.device, self.data)
+        return versions.version(self.device, self.array)
 
     def seed(self, gradient: Tensor | None) -> Tensor:
         """Returns the gradient to start a backward pass with: 1 for a scalar, else the one given, checked."""
@@ -209,7 +207,17 @@ class Tensor(Conversions, Methods):
     def detach(self) -> Tensor:
         """Returns a tensor of the same elements that the graph does not know."""
         kind = self.__class__ if self.shares else Tensor
-        return kind(self.data, self.shape, self.dtype, self.device)
+        return kind(self.array, self.shape, self.dtype, self.device)
+
+    @property
+    def data(self) -> Tensor:
+        """The elements without the graph, as of `detach()`; to set it writes them. `array` is the memory itself."""
+        return self.detach()
+
+    @data.setter
+    def data(self, source: Tensor | np.ndarray) -> None:
+        if getattr(source, "array", None) is not self.array:    # as it is behind `t.data += x`
+            self.copy_(source.detach() if isinstance(source, Tensor) else source)
 
     def with_data(self, data: Any) -> Tensor:
         """Returns a tensor like this one, without a graph, over an array of its backend; for alpha's own use."""
@@ -263,12 +271,12 @@ class Tensor(Conversions, Methods):
             raise ShapeError(message("copy_", f"the source has shape {shape}, the tensor {self.shape}",
                                      "pass a source of the same shape"))
         backend = get_backend(self.device)
-        versions.about_to_change(self.device, [self.data])
+        versions.about_to_change(self.device, [self.array])
         if isinstance(source, Tensor) and (source.device, source.dtype) == (self.device, self.dtype):
-            backend.copy_into(self.data, source.data)
+            backend.copy_into(self.array, source.array)
         else:
-            backend.copy_into(self.data, tensor(source, self.dtype, self.device).data)
-        versions.note(versions.histories(self.device, [self.data]))
+            backend.copy_into(self.array, tensor(source, self.dtype, self.device).array)
+        versions.note(versions.histories(self.device, [self.array]))
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor: return copies.deep_copy(self, Tensor, memo)

@@ -203,7 +203,7 @@ def check(operands: Operands, pass_name: str, precision: str, calls: dict[str, C
     for name in ("alpha", "composed"):
         made = calls[name](0)
         operands.timing.synchronize()
-        view = operands.timing.view(made.data if isinstance(made, alpha.Tensor) else made)
+        view = operands.timing.view(made.array if isinstance(made, alpha.Tensor) else made)
         found[name] = relative_error(view, expected)
     if not all(error < BOUNDS[precision] for error in found.values()):
         checks.refuse(f"{operands.shape.name} {pass_name}: a result is wrong, relative errors {found}, "

@@ -48,7 +48,7 @@ def alpha_calls(device: str) -> dict[str, tuple[Callable[[], object], int]]:
         return y
 
     calls = {"memory alone": (lambda: memory.empty(SHAPE, "float32"), 200),
-             "an implementation: memory and launch": (lambda: impl(b.data, b.data), 200),
+             "an implementation: memory and launch": (lambda: impl(b.array, b.array), 200),
              "an op": (lambda: ops.mul(b, b), 200), "an op with its node": (lambda: ops.mul(a, b), 200),
              "a chain there": (chain, 4), "a chain there and back": (lambda: chain().backward(b), 4),
              "conv2d": (lambda: ops.conv2d(image, filters, padding=1), 100),

@@ -59,7 +59,7 @@ def holdings(data: Any) -> list[Holding]:
 
 
 def _of_all(tensors: Iterable[Any]) -> list[Holding]:
-    return [h for t in tensors for h in holdings(t.data)]
+    return [h for t in tensors for h in holdings(t.array)]
 
 
 def total(found: Iterable[Holding], pooled_only: bool = False) -> int:

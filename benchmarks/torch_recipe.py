@@ -72,7 +72,7 @@ class TorchRun:
 
     def tensors(self, x: Tensor, y: Tensor) -> tuple[Any, Any]:
         """Returns a batch as PyTorch takes it."""
-        images, labels = (self.torch.from_numpy(t.data) if t.device == "cpu" else view(t.data) for t in (x, y))
+        images, labels = (self.torch.from_numpy(t.array) if t.device == "cpu" else view(t.array) for t in (x, y))
         return images.permute(0, 3, 1, 2).contiguous(memory_format=self.layout), labels
 
     def epoch(self, epoch: int) -> float:

@@ -94,5 +94,5 @@ def refused(error: type[Exception], *parts: str) -> Iterator[None]:
 
 def is_contiguous(*tensors: alpha.Tensor) -> bool:
     """Tells whether the elements are laid out as every implementation may assume."""
-    return all(type(t.data) is np.ndarray and t.data.flags.c_contiguous and t.data.shape == t.shape
-               and t.data.dtype == t.dtype for t in tensors)
+    return all(type(t.array) is np.ndarray and t.array.flags.c_contiguous and t.array.shape == t.shape
+               and t.array.dtype == t.dtype for t in tensors)

@@ -235,4 +235,4 @@ def test_images_refuse_a_label_too_few():
 
 
 def test_the_cpu_shares_the_images():
-    assert np.shares_memory(Images(IMAGES, LABELS, DATA, "cpu").images.data, IMAGES)
+    assert np.shares_memory(Images(IMAGES, LABELS, DATA, "cpu").images.array, IMAGES)

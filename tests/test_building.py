@@ -82,13 +82,18 @@ def test_a_module_gives_way_to_a_module_or_none(value: Callable[[], Any], what: 
     assert names(net) == []
 
 
-def test_the_memory_of_a_parameter_is_not_set_from_outside() -> None:
+def test_to_set_data_writes_the_elements() -> None:
     w = linear().weight
-    for data in (ops.zeros((2, 3)), np.zeros((2, 3)), np.zeros((3, 2), np.float32)):
-        with refused(ShapeError, "Parameter.data: it is set to a", "and is memory of (2, 3), float32", "p.copy_(...)"):
-            w.data = data
-    w.data = np.ones((2, 3), np.float32)
-    assert w.tolist() == [[1.0] * 3] * 2
+    array, view = w.array, w.reshape(6)
+    for data in (ops.ones((2, 3)), np.ones((2, 3)), np.ones((2, 3), np.float32), linear().weight * 0.0 + 1.0):
+        w.data = data
+        assert w.array is array and w.requires_grad and view.tolist() == [1.0] * 6
+        w.data.fill_(0.0)
+        w.data += 2.0
+        assert view.tolist() == [2.0] * 6 and not w.data.requires_grad
+    for wrong, error in ((np.zeros((3, 2), np.float32), ShapeError), (None, ArgumentError)):
+        with refused(error, "copy_: "):
+            w.data = wrong  # type: ignore[assignment]
 
 
 def test_shared_weights_stay_shared() -> None:

@@ -13,7 +13,7 @@ import pytest
 import alpha
 from alpha import checkpoint, gradcheck, nn, ops, optim, random
 from alpha.config import config
-from alpha.errors import AlphaError, ArgumentError, ConfigError, DTypeError, NotFoundError, ShapeError
+from alpha.errors import AlphaError, ArgumentError, ConfigError, DTypeError, NotFoundError
 from alpha.inputs.arguments import bound, checked
 from alpha.op import op
 
@@ -125,16 +125,6 @@ def test_op_takes_a_class() -> None:
 def test_a_list_of_parameters_is_no_array_without_axes() -> None:
     message = refused(nn.ParameterList, np.array(1), error=DTypeError)
     assert message.startswith("ParameterList: the entries are a ndarray, a list is needed")
-
-
-@pytest.mark.parametrize("data", [ops.zeros((2,)), None], ids=["tensor", "none"])
-@pytest.mark.parametrize("f", [lambda t: t + 1.0, lambda t: t.sum(), ops.relu, repr, lambda t: t.numpy(),
-                               lambda t: ops.matmul(t, t)])
-def test_data_that_is_a_tensor_is_refused_where_it_is_used(f: Callable[..., Any], data: Any) -> None:
-    t = ops.ones((2,))
-    t.data = data
-    message = refused(f, t, error=ShapeError)
-    assert "(2,), float32, was set to" in message and "help: overwrite the elements: t.copy_(...)" in message
 
 
 def test_numbers_are_reserved_once_in_any_number_of_threads() -> None:

@@ -55,7 +55,7 @@ def test_torch_shares_the_elements_both_ways(dtype):
     torch = pytest.importorskip("torch")
     t = alpha.ones((2, 3), dtype)
     x = torch.from_dlpack(t)
-    assert x.shape == (2, 3) and x.dtype == getattr(torch, dtype) and x.data_ptr() == t.data.ctypes.data
+    assert x.shape == (2, 3) and x.dtype == getattr(torch, dtype) and x.data_ptr() == t.array.ctypes.data
     back = alpha.from_dlpack(x)
     x.zero_()
     assert back.dtype == dtype and not t.numpy().any() and not back.numpy().any()
@@ -79,7 +79,7 @@ def test_a_capsule_has_the_form_that_its_consumer_reads(max_version, name):
     assert repr(capsule).startswith(f'<capsule object "{name}"')
     back = alpha.from_dlpack(SimpleNamespace(__dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (1, 0)))
     assert repr(capsule).startswith(f'<capsule object "used_{name}"')
-    assert back.data.ctypes.data == t.data.ctypes.data
+    assert back.array.ctypes.data == t.array.ctypes.data
     with pytest.raises(AlphaError, match="from_dlpack: __dlpack__ returned no capsule that can be taken\nhelp: ask"):
         alpha.from_dlpack(SimpleNamespace(__dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (1, 0)))
 
@@ -93,7 +93,7 @@ def test_old_producers_and_new_ones_are_understood(versions):
 
 def test_our_memory_lives_until_the_consumer_lets_go():
     t = alpha.ones((100, 100))
-    storage = weakref.ref(t.data)
+    storage = weakref.ref(t.array)
     a = np.from_dlpack(t)
     del t
     gc.collect()
@@ -106,7 +106,7 @@ def test_our_memory_lives_until_the_consumer_lets_go():
 def test_a_capsule_that_nobody_takes_lets_go():
     for max_version in (None, (1, 0)):
         t = alpha.ones((100, 100))
-        storage = weakref.ref(t.data)
+        storage = weakref.ref(t.array)
         capsule = t.__dlpack__(max_version=max_version)
         del t
         assert storage() is not None

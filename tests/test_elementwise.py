@@ -197,7 +197,7 @@ def test_cast_carries_the_gradient_in_the_dtype_of_its_argument() -> None:
 def test_to_device_copies_and_carries_the_gradient() -> None:
     x = alpha.tensor([1.0, 2.0], requires_grad=True)
     y = ops.to_device(x, "cpu")
-    assert y.tolist() == [1.0, 2.0] and y.data is not x.data and y.device == "cpu"
+    assert y.tolist() == [1.0, 2.0] and y.array is not x.array and y.device == "cpu"
     (y * y).sum().backward()
     assert x.grad.tolist() == [2.0, 4.0]
     assert x.to("cpu") is x

@@ -68,7 +68,7 @@ def test_backward_through_a_part_that_was_freed_names_the_op() -> None:
 def test_saved_values_die_during_backward() -> None:
     x = leaf(1.0, 2.0)
     h = ops.exp(x)
-    data = weakref.ref(h.data)
+    data = weakref.ref(h.array)
     y = ops.tanh(h).sum()
     del h
     assert data() is not None
@@ -81,7 +81,7 @@ def test_saved_values_die_during_backward() -> None:
 def test_what_no_gradient_reads_is_not_kept() -> None:
     x = leaf(1.0, 2.0)
     h = x + 1.0
-    data = weakref.ref(h.data)
+    data = weakref.ref(h.array)
     y = h + 2.0
     del h
     assert data() is None and y.requires_grad

@@ -58,6 +58,13 @@ f"{x.mean():>8.3f} {x.mean().item():.4f}", "%.4f" % x.mean(), "{:.3f}".format(x.
 assert np.mean([x.sum().item(), x.sum().detach()]) == pytest.approx(x.sum().item())
 assert F.conv2d(maps, alpha.ones((2, 2, 3, 3)), padding="same", dilation=2).shape == (2, 4, 4, 2)
 assert F.conv2d(maps, alpha.ones((2, 2, 3, 3)), padding="valid").shape == (2, 3, 2, 2)
+model[0].weight.data.fill_(0); model[0].bias.data.zero_(); assert model[0].weight.abs().sum().item() == 0
+nn.init.normal_(model[0].weight.data, 0, 0.02); assert 0 < model[0].weight.abs().sum().item() < 2
+model(x).sum().backward(); p = model[0].weight; p.data -= 0.1 * p.grad.data; assert p.requires_grad and p.grad.sum()
+p = model[0].weight; p.data = p.data * 0.5; p.data = p * 2.0; p.data *= 0.9; p.data.copy_(alpha.ones((4, 4)))
+assert x.sum().data.item() == x.data.sum().item() and x.data.device.type == "cpu" and x.data.norm().item() > 0
+assert logits.data.argmax(1).eq(target.data).sum().item() <= 4 and not logits.data.requires_grad
+for a, b in zip(model.parameters(), copy.deepcopy(model).parameters()): a.data.copy_(b.data)
 assert len(alpha.data.DataLoader(items, batch_size=3, shuffle=True, num_workers=0, drop_last=True)) == 1
 x0, y0 = next(iter(alpha.data.DataLoader(items, batch_size=2))); assert y0.size(0) == 2 and x0.to("cpu") is x0
 for i, (a, b) in enumerate(alpha.data.DataLoader(items, batch_size=2)): assert a.shape[0] == b.size(0) == 2
@@ -76,6 +83,8 @@ assert np.zeros(x.shape, x.dtype).shape == x.shape and {x.dtype: 1}["float32"] =
 
 # line -> what its error says to write
 TWINS = {
+    "model[0].weight.data.mul_(0.9)": "write t *= y", "optimizer.state_dict()['param_groups']":
+    "optimizer.param_groups",
     "x.dtype.to_complex()": "np.finfo", "x.device.foo": "with type and index", "x.shape.numels": "numel()",
     "alpha.backends.cudnn.benchmark": "alpha.config", "alpha.backends.mps.is_available()": "alpha.config",
     "alpha.set_num_threads(4)": "OMP_NUM_THREADS", "alpha.amp.autocast('cuda')": "alpha.precision",

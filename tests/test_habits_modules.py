@@ -97,7 +97,7 @@ def test_tensors_say_what_they_are() -> None:
     assert x.type_as(alpha.tensor([True])).dtype == "bool" and x.float() is x and (+x) is x
     y = x.clone()
     y.sum().backward()
-    assert y.data is not x.data and x.grad.tolist() == [[1, 1]]
+    assert y.array is not x.array and x.grad.tolist() == [[1, 1]]
     assert alpha.ones((2,)).zero_().tolist() == [0, 0] and alpha.ones((2,)).fill_(3).tolist() == [3, 3]
     assert x.view(-1).view_as(x).expand_as(alpha.ones((3, 2))).shape == (3, 2) and x.t().shape == x.mT.shape == (2, 1)
     with refused(ArgumentError, "Tensor.to: device is 3, a str is needed"):

@@ -22,9 +22,9 @@ A = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], np.float32)
 @pytest.mark.parametrize("other", [2.0, np.array([1.0, 2.0, 4.0], np.float32)])
 def test_the_elements_change_under_every_name(sign: str, other: object) -> None:
     t, expected = alpha.tensor(A), SIGNS[sign](A.copy(), other)
-    view, other_view, data = t.reshape(6), t.detach(), t.data
+    view, other_view, data = t.reshape(6), t.detach(), t.array
     given = alpha.tensor(other) if isinstance(other, np.ndarray) else other
-    assert SIGNS[sign](t, given) is t and t.data is data and t._version == view._version == 1
+    assert SIGNS[sign](t, given) is t and t.array is data and t._version == view._version == 1
     np.testing.assert_allclose(t.numpy(), expected, rtol=1e-6)
     assert view.tolist() == t.flatten().tolist() and other_view.tolist() == t.tolist()
     with alpha.no_grad():

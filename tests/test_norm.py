@@ -130,7 +130,7 @@ def test_the_residual_free_form_does_not_keep_y():
     """Only the mask of relu after a residual needs y; it is the largest thing that could be kept."""
     x = leaf(np.random.default_rng(0), (4, 3))
     outputs = [ops.batch_norm(x, residual=r, activation="relu") for r in (None, x)]
-    kept = [any(saved is y.data for saved in y._node[0].saved) for y in outputs]
+    kept = [any(saved is y.array for saved in y._node[0].saved) for y in outputs]
     assert kept == [False, True]
 
 

@@ -71,7 +71,7 @@ def test_layouts_of_numpy_are_put_in_order(made: Callable[..., alpha.op]) -> Non
                      (lambda x: x.max(), ()), (lambda x: np.broadcast_to(x, x.shape), (2, 3)),
                      (lambda x: np.ma.masked_array(x), (2, 3))):
         y = made(f, lambda x, shape=shape: shape)(x)
-        assert is_contiguous(y) and y.data.flags.writeable and y.shape == shape
+        assert is_contiguous(y) and y.array.flags.writeable and y.shape == shape
         assert y.tolist() == np.asarray(f(A)).tolist()
 
 

@@ -185,7 +185,7 @@ def test_a_result_is_made_once_and_goes_after_its_last_reader() -> None:
     x = image(1, 4, 8).requires_grad_()
     with alpha.config(recompute="cheap"):
         h = ops.exp(x)
-        data = weakref.ref(h.data)
+        data = weakref.ref(h.array)
         y = ops.tanh(h) + h * h
         del h
     assert data() is None
@@ -203,8 +203,8 @@ def test_what_only_an_activation_would_read_is_not_kept() -> None:
     conv = nn.Conv2d(3, 4, 3)
     plain, masked = (ops.conv2d_bias_act(image(1, 2, 8, 8, 3), conv.weight, conv.bias, activation=activation)
                      for activation in (None, "relu"))
-    assert plain._node[0].saved[-1] is None and masked._node[0].saved[-1] is masked.data
-    data = weakref.ref(plain.data)
+    assert plain._node[0].saved[-1] is None and masked._node[0].saved[-1] is masked.array
+    data = weakref.ref(plain.array)
     loss = (plain + 0.0).sum()
     del plain
     assert data() is None
@@ -217,7 +217,7 @@ def test_a_result_whose_input_nobody_keeps_is_kept() -> None:
     conv, before = nn.Conv2d(3, 4, 3, bias=False), made()
     with alpha.config(recompute="cheap"):
         y = ops.relu(conv(image(1, 2, 8, 8, 3)))
-    assert y._node[0].saved[0] is y.data
+    assert y._node[0].saved[0] is y.array
     y.sum().backward()
     assert made() == before
 

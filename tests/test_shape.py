@@ -63,7 +63,7 @@ def test_reshape() -> None:
                        ((0, 3), (-1, 3))):
         check(lambda x: x.reshape(new), lambda a: a.reshape(new), numbered(shape))  # noqa: B023
     x = alpha.tensor(numbered((2, 6)))
-    assert x.reshape(12).data.base is not None and np.shares_memory(x.reshape([3, 4]).data, x.data)
+    assert x.reshape(12).array.base is not None and np.shares_memory(x.reshape([3, 4]).array, x.array)
     check(lambda x: x.flatten(), lambda a: a.reshape(-1), numbered((2, 3, 4)))
     check(lambda x: x.flatten(1), lambda a: a.reshape(2, 12), numbered((2, 3, 4)))
     check(lambda x: ops.flatten(x, 0, 1), lambda a: a.reshape(6, 4), numbered((2, 3, 4)))
@@ -184,8 +184,8 @@ def test_slices_of_every_kind(data, n: int) -> None:
 
 def test_rows_are_views_and_columns_are_not() -> None:
     x = alpha.tensor(numbered((4, 3)))
-    assert np.shares_memory(x[1:3].data, x.data) and np.shares_memory(x[2].data, x.data)
-    assert not np.shares_memory(x[:, 1].data, x.data)
+    assert np.shares_memory(x[1:3].array, x.array) and np.shares_memory(x[2].array, x.array)
+    assert not np.shares_memory(x[:, 1].array, x.array)
 
 
 @pytest.mark.parametrize("index", [[2, 0, 2, 2], [-1, -4], [], [[0, 1], [3, 3]]], ids=str)

@@ -149,7 +149,7 @@ def test_requires_grad_spreads_through_floating_results() -> None:
     z = x * y
     assert z.requires_grad and not z.is_leaf and x.is_leaf and y.is_leaf and not (y * y).requires_grad
     assert not (x > 0).requires_grad and not x.argmax().requires_grad and not z.detach().requires_grad
-    assert np.shares_memory(z.detach().data, z.data)
+    assert np.shares_memory(z.detach().array, z.array)
     assert y.requires_grad_() is y and (y * 2).requires_grad and not y.requires_grad_(False).requires_grad
     with refused(GraphError, "requires_grad_: only a leaf can be changed, this tensor was made by mul"):
         z.requires_grad_(False)

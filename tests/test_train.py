@@ -352,7 +352,7 @@ def test_a_weight_that_is_not_a_number_is_never_saved(tmp_path: Path, monkeypatc
     def train_step(session: Session, x: Any, y: Any) -> Any:
         result = real(session, x, y)
         if session.progress.step + 1 == 5:  # the last one of the epoch: its loss does not know yet
-            session.model.fc.weight.data[0, 0] = np.nan
+            session.model.fc.weight.array[0, 0] = np.nan
         return result
     monkeypatch.setattr(Session, "step", train_step)
     assert main(flags(tmp_path)) == 1

@@ -57,9 +57,9 @@ def test_what_the_last_step_has_made_is_looked_at(value: float, word: str, name:
                                                   monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     def change(session: Any) -> None:
         if name == "average":
-            session.ema.state_dict()["fc.weight"].data[0, 0] = value
+            session.ema.state_dict()["fc.weight"].array[0, 0] = value
         else:
-            session.model.state_dict()[name].data.reshape(-1)[0] = value
+            session.model.state_dict()[name].array.reshape(-1)[0] = value
     change_weights_after(10, change, monkeypatch)
     assert main(flags(tmp_path, ema=0.5, max_steps=10)) == 1
     what = "the average of fc.weight" if name == "average" else name

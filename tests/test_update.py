@@ -168,10 +168,10 @@ def test_steps_change_parameters_and_states_in_place_but_no_gradient(cpu_kernels
     grads, lists = tensors(rng), {k: tensors(rng) for k in ["params", *STATES[name]]}
     for state in STATES[name]:
         lists[state], = zeros(1)
-    before, data = [g.numpy() for g in grads], {k: [t.data for t in ts] for k, ts in lists.items()}
+    before, data = [g.numpy() for g in grads], {k: [t.array for t in ts] for k, ts in lists.items()}
     getattr(update, name)(grads=grads, **lists, **ATTRS[name], weight_decay=0.1)
     for k, changed in lists.items():
-        assert all(t.data is d and t._version == 1 for t, d in zip(changed, data[k])), k
+        assert all(t.array is d and t._version == 1 for t, d in zip(changed, data[k])), k
         assert all(np.abs(t.numpy()).min() > 0 for t in changed), k
     for g, b in zip(grads, before):
         assert g._version == 0

@@ -221,7 +221,7 @@ def test_gradients_of_leaves_share_no_memory() -> None:
     a, b, c = leaf(), leaf(), leaf(X.reshape(-1))
     seed = alpha.ones((2, 3))
     (a + b + c.reshape(2, 3)).backward(seed)
-    grads = [t.grad.data for t in (a, b, c)] + [seed.data]
+    grads = [t.grad.array for t in (a, b, c)] + [seed.array]
     assert not any(np.shares_memory(p, q) for k, p in enumerate(grads) for q in grads[:k])
     a.grad.copy_(np.zeros((2, 3)))
     assert b.grad.tolist() == seed.tolist() == np.ones((2, 3)).tolist()

@@ -76,9 +76,9 @@ class CudaBackend:
         return x if isinstance(x, Array) else None
 
     def is_sole(self, t: Any) -> bool:
-        if t.dtype not in HALF_DTYPES or not lazy.can_wait(t.data):
+        if t.dtype not in HALF_DTYPES or not lazy.can_wait(t.array):
             return False
-        return getrefcount(t.data) == getrefcount(t.data.block) == 2  # its holder, and the call that counts
+        return getrefcount(t.array) == getrefcount(t.array.block) == 2  # its holder, and the call that counts
 
     def memory(self, x: Array) -> object:
         return x if x.derived is None else x.derived

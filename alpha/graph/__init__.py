@@ -97,11 +97,11 @@ class _Overwritten:
 def edge_of(t: Tensor, made: tuple[Node, int]) -> tuple[Node, int]:
     """Returns where a gradient of a tensor made by a node goes: to that node, unless the tensor was changed since."""
     node, _ = made
-    if versions.newest <= node.order or not versions.changed_since(t.device, t.data, node.order):
+    if versions.newest <= node.order or not versions.changed_since(t.device, t.array, node.order):
         return made
     return Node(_Overwritten(  # type: ignore[arg-type]
         f"the result of {node.op.name} of shape {t.shape} was changed in place after {node.op.name} had made it, and "
-        f"then used ({versions.told_since(t.device, t.data, node.order)})"), {}, (), (), [], [], (), ()), 0
+        f"then used ({versions.told_since(t.device, t.array, node.order)})"), {}, (), (), [], [], (), ()), 0
 
 
 def call_site() -> str:
@@ -127,7 +127,7 @@ def layer_path() -> str:
 def raise_if_nan(outputs: Sequence[Tensor], what: str, where: str) -> None:
     """Raises AnomalyError if one of the tensors holds a NaN."""
     for t in outputs:
-        if t.is_floating_point and get_backend(t.device).has_nan(t.data):
+        if t.is_floating_point and get_backend(t.device).has_nan(t.array):
             raise AnomalyError(message(what, f"the result of shape {t.shape} has a NaN, made at {where}",
                                        "look at the inputs of this op: an overflow, log or division of 0, or the lr"))
 
@@ -244,7 +244,7 @@ class _Walk:
 
     def finish(self) -> list[Grad]:
         """Stores the leaves' gradients, or returns the wanted ones."""
-        taken = {id(get_backend(g.device).memory(g.data)) for g in self.given}
+        taken = {id(get_backend(g.device).memory(g.array)) for g in self.given}
         for key, (leaf, g) in self.leaves.items():
             for hook in tuple(leaf._hooks or ()):
                 g = _hooked(hook, g)
@@ -264,19 +264,19 @@ class _Walk:
 def _own(g: Tensor, taken: set[int]) -> Tensor:
     """Returns a gradient in memory that is not taken yet: leaves share none, so that each may be changed in place."""
     backend = get_backend(g.device)
-    key = id(backend.memory(g.data))
+    key = id(backend.memory(g.array))
     if key in taken and not g.requires_grad:
         copy = backend.full(g.shape, 0, g.dtype, g.device)
-        backend.copy_into(copy, g.data)
+        backend.copy_into(copy, g.array)
         return g.with_data(copy)
     taken.add(key)
-    return g.with_data(g.data) if g.shares and not g.requires_grad else g
+    return g.with_data(g.array) if g.shares and not g.requires_grad else g
 
 
 def _hooked(hook: Callable[[Tensor], Tensor | None], g: Tensor) -> Tensor:
     before = versions.newest
     new = hook(g)
-    if versions.changed_since(g.device, g.data, before):
+    if versions.changed_since(g.device, g.array, before):
         raise GraphError(message("hook", f"a hook changed the gradient of shape {g.shape} in place, which others share",
                                  "return the new gradient: lambda g: g * 2.0"))
     if new is None:

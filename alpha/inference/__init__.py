@@ -33,7 +33,7 @@ from alpha.tensor import Tensor
 if TYPE_CHECKING:
     from alpha.inference.cpu_plan import CpuPlan
 
-DATA = operator.attrgetter("data")
+ARRAY = operator.attrgetter("array")
 
 
 @bound
@@ -137,7 +137,7 @@ class Runner:
             self._seen, self._contents = versions.newest, Module.contents_version
             self.program, expected = trace(self.model, self.examples)
             self._owned = self.program.owned
-            self._arrays = [t.data for t in self._owned]
+            self._arrays = [t.array for t in self._owned]
             self._versions = [t._version for t in self._owned]
             self._plan = self._captured = None
             if on_cpu:
@@ -165,14 +165,14 @@ class Runner:
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         device, values = self.specs[0][2], self.program.outputs
         if self._plan is not None:
-            arrays = self._plan.run([x.data for x in inputs])
+            arrays = self._plan.run([x.array for x in inputs])
             return [Tensor(a, v.shape, v.dtype, device) for a, v in zip(arrays, values)]
         with nullcontext() if config.precision == self.precision else config(precision=self.precision), no_grad():
             return list(self._captured(*[x.detach() for x in inputs]))
 
     def _is_stale(self) -> bool:
         """Tells whether the model, or a setting that the plan depends on, is not what it was."""
-        if not self._made or any(map(operator.is_not, map(DATA, self._owned), self._arrays)):
+        if not self._made or any(map(operator.is_not, map(ARRAY, self._owned), self._arrays)):
             return True
         if self._plan is not None and self._plan.is_stale():
             return True
@@ -205,10 +205,10 @@ class Runner:
 def _replayer(program: Program) -> Any:
     """Returns a function that does what a program says, call by call."""
     def replay(*inputs: Tensor) -> tuple[Tensor, ...]:
-        arrays: dict[Any, Any] = dict(zip(program.inputs, [x.data for x in inputs]))
+        arrays: dict[Any, Any] = dict(zip(program.inputs, [x.array for x in inputs]))
         for call in program.calls:
             evaluate(call, arrays, program.device)
-        return tuple(Tensor(arrays[v] if v.constant is None else v.constant.data, v.shape, v.dtype, program.device)
+        return tuple(Tensor(arrays[v] if v.constant is None else v.constant.array, v.shape, v.dtype, program.device)
                      for v in program.outputs)
     return replay
 
@@ -218,7 +218,7 @@ def _distance(results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     worst = 0.0
     for y, e in zip(results, expected):
         if e.dtype in FLOAT_DTYPES and e.size:
-            a, b = (get_backend(t.device).to_numpy(t.astype("float32").data).astype(np.float64) for t in (y, e))
+            a, b = (get_backend(t.device).to_numpy(t.astype("float32").array).astype(np.float64) for t in (y, e))
             with np.errstate(all="ignore"):
                 worst = max(worst, float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-30)))
     return worst

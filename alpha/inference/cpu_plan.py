@@ -87,7 +87,7 @@ class CpuPlan:
             return None
         root = self.roots.get(value, value)
         if root.constant is not None:
-            return self.keep(root.constant.data)
+            return self.keep(root.constant.array)
         return self.pointers[root]
 
     def keep(self, a: Array) -> ctypes.c_void_p:
@@ -116,7 +116,7 @@ class CpuPlan:
             return [self.array(v) for v in value]
         if not isinstance(value, Value):
             return value
-        return self.arrays[value] if value.constant is None else value.constant.data
+        return self.arrays[value] if value.constant is None else value.constant.array
 
     def note(self, call: Call, what: str) -> None:
         from alpha.inference.passes import layer

@@ -105,7 +105,7 @@ def _sparse(plan: CpuPlan, desc: ConvDesc, call: Call, operands: tuple[Any, ...]
     x, w, bias, y = operands
     library, table = native.loaded(), plan.keep(forward_table(desc))
     _, filters = plan.packed(library.sparse_filter_floats(table))
-    library.sparse_filters(table, native.ptr(w.constant.data), filters, False)
+    library.sparse_filters(table, native.ptr(w.constant.array), filters, False)
     work = plan.workspace(4 * library.sparse_floats(table), k)
     return partial(library.sparse_run, table, plan.pointer(x), filters, plan.pointer(bias), plan.pointer(y), work,
                    call.attrs.get("activation") == "relu", call.residual is not None)
@@ -159,7 +159,7 @@ def _linear(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
     if rows <= MOST_SPARSE_ROWS and (call.attrs["algorithm"].name == "sparse" or
                                      (config.conv_sparsity and behind_relu(plan.program, x))):
         turned = plan.keep(np.ascontiguousarray(w.constant.numpy().T))
-        plan.packed_nbytes += w.constant.data.nbytes
+        plan.packed_nbytes += w.constant.array.nbytes
         plan.note(call, _describe(call, "linear without zeros"))
         return [partial(native.loaded().linear_sparse, plan.pointer(x), turned, plan.pointer(bias),
                         plan.pointer(call.outs[0]), rows, x.shape[-1], w.shape[0], call.attrs["activation"] == "relu")]
@@ -185,7 +185,7 @@ def _panels(plan: CpuPlan, call: Call, levels: np.ndarray, operands: tuple[Any, 
     floats, panels = library.conv_panel_floats(table), None
     if floats:
         packed, panels = plan.packed(floats)
-        library.conv_pack(table, native.ptr(w.constant.data), panels)
+        library.conv_pack(table, native.ptr(w.constant.array), panels)
         assert packed.size == floats
     return partial(library.conv_run, table, plan.pointer(x), plan.pointer(w), panels, plan.pointer(bias),
                    plan.pointer(y) if out is None else out, call.attrs.get("activation") == "relu",
@@ -204,7 +204,7 @@ def _winograd(plan: CpuPlan, way: Way, desc: ConvDesc, call: Call, operands: tup
     total = library.winograd_floats(of_map)
     floats = library.winograd_filter_floats(of_map)
     _, filters = plan.packed(floats)
-    library.winograd_filters(of_map, table, native.ptr(w.constant.data[first:first + desc.oc]), filters)
+    library.winograd_filters(of_map, table, native.ptr(w.constant.array[first:first + desc.oc]), filters)
     work = plan.workspace(4 * (total - floats), k)
     to = plan.pointer(y) if out is None else out
     arguments = of_map, table, plan.pointer(x), filters, plan.pointer(bias), to, work
@@ -233,7 +233,7 @@ def _norm(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
     x, gamma, beta, mean, var = call.args[:5]
     if any(v is not None and v.constant is None for v in call.args[1:5]):
         return None
-    istd = (1 / np.sqrt(var.constant.data.astype(np.float64) + call.attrs["eps"])).astype(np.float32)
+    istd = (1 / np.sqrt(var.constant.array.astype(np.float64) + call.attrs["eps"])).astype(np.float32)
     parameters = *[plan.pointer(v) for v in (gamma, beta, mean)], plan.keep(istd)
     plan.note(call, _describe(call, "norm"))
     return [_apply(plan, x, call.args[5] if len(call.args) > 5 else None, parameters, call)]

@@ -103,7 +103,7 @@ def evaluate(call: Call, arrays: dict[Value, Any], device: str) -> None:
     """Runs the implementation of one call, and adds what it makes to the arrays."""
     def of(value: Any) -> Any:
         if isinstance(value, Value):
-            return arrays[value] if value.constant is None else value.constant.data
+            return arrays[value] if value.constant is None else value.constant.array
         return [of(v) for v in value] if isinstance(value, list) else value
 
     result = call.op.impls[device_type(device)](*[of(a) for a in call.args], **call.attrs)

@@ -37,27 +37,27 @@ class _Tracer:
     def __init__(self, model: Module, inputs: Sequence[Tensor]) -> None:
         self.thread = threading.get_ident()
         self.device = inputs[0].device
-        self.own = {id(t.data): (name, t) for name, t in (*model.named_parameters(), *model.named_buffers())}
-        self.kept: list[Any] = [t.data for _, t in self.own.values()]
+        self.own = {id(t.array): (name, t) for name, t in (*model.named_parameters(), *model.named_buffers())}
+        self.kept: list[Any] = [t.array for _, t in self.own.values()]
         self.values: dict[int, Value] = {}
         self.calls: list[Call] = []
         self.owned: dict[int, Tensor] = {}
         self.inputs = [self._new(t) for t in inputs]
 
     def _new(self, t: Tensor) -> Value:
-        value = self.values[id(t.data)] = Value(t.shape, t.dtype)
-        self.kept.append(t.data)
+        value = self.values[id(t.array)] = Value(t.shape, t.dtype)
+        self.kept.append(t.array)
         return value
 
     def value(self, t: Tensor) -> Value:
         """Returns the value that a tensor is: one made before, or a constant."""
-        key = id(t.data)
+        key = id(t.array)
         if key not in self.values:
             name, own = self.own.get(key, ("", None))
             if own is not None:
                 self.owned[key] = own
             self._new(t)
-            self.values[key].constant = Tensor(t.data, t.shape, t.dtype, t.device)
+            self.values[key].constant = Tensor(t.array, t.shape, t.dtype, t.device)
             self.values[key].name = name
         return self.values[key]
 
@@ -142,7 +142,7 @@ def _compare(first: Program, second: Program) -> None:
             return type(a) is type(b) and (a == b or a != a)
         if a.constant is None or b.constant is None:
             return same.get(a) is b
-        return (a.shape, a.dtype) == (b.shape, b.dtype) and (a.constant.data is b.constant.data or np.array_equal(
+        return (a.shape, a.dtype) == (b.shape, b.dtype) and (a.constant.array is b.constant.array or np.array_equal(
             a.constant.numpy(), b.constant.numpy(), equal_nan=a.dtype in FLOAT_DTYPES))
 
     for k, (x, y) in enumerate(zip(first.calls, second.calls)):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from alpha.errors import AlphaError, OutOfMemoryError, ShapeError, message, shown
+from alpha.errors import AlphaError, OutOfMemoryError, ShapeError, message
 
 MAX_SIZE = 1 << 62  # bytes of a tensor, and the largest int for a size
 MAX_NDIM = 32       # axes: what every NumPy has
@@ -77,13 +76,3 @@ def explain(where: str, error: Exception, specs: Any, dtype: str, args: Any) -> 
 def _brief(shape: tuple[int, ...]) -> str:
     text = str(shape)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def check_memory(where: str, args: Sequence[Any]) -> None:
-    """Raises ShapeError for a tensor whose `data` somebody has set to a tensor, or to None."""
-    for t in args:
-        data = getattr(t, "data", args)
-        if hasattr(t, "requires_grad") and (data is None or hasattr(data, "requires_grad")):
-            raise ShapeError(message(where, f"the data of a tensor of shape {t.shape}, {t.dtype}, was set to "
-                                     f"{shown(data)}, and is memory of its backend",
-                                     "overwrite the elements: t.copy_(...)"))

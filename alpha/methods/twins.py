@@ -19,12 +19,12 @@ TENSOR = {
     "new_zeros": "alpha.zeros(shape, dtype=t.dtype, device=t.device)", "stride": "elements lie in the order of indices",
     "new_ones": "alpha.ones(shape, dtype=t.dtype, device=t.device)", "masked_fill_": "write t = t.masked_fill(mask, v)",
     "new_full": "alpha.full(shape, value, dtype=t.dtype, device=t.device)", "scatter_": "write t = t.scatter(...)",
-    "new_tensor": "alpha.tensor(values, dtype=t.dtype, device=t.device)", "storage": "t.data is the backend's array",
+    "new_tensor": "alpha.tensor(values, dtype=t.dtype, device=t.device)", "storage": "t.array is the backend's array",
     "scatter_add_": "write t = t.scatter_add(...)", "index_add": "x.scatter_add(axis, index, src)",
     "index_add_": "write t = t.scatter_add(axis, index, src)", "index_fill": "alpha.where(mask, value, x)",
     "grad_fn": "repr(t) names the op that made t; t.is_leaf says whether one did", "pin_memory": "copies pin by "
     "themselves", "retain_grad": "t.register_hook(f) is called with the gradient of a tensor that ops made",
-    "is_sparse": "all tensors are dense", "data_ptr": "t.data is the backend's array", "apply_": "write it with ops",
+    "is_sparse": "all tensors are dense", "data_ptr": "t.array is the backend's array", "apply_": "write it with ops",
     "median": "x.sort(axis) and pick the middle", "prod": "x.log().sum().exp() for positive x", "cumprod":
     "x.log().cumsum(axis).exp() for positive x", "char": "alpha has no int8, it has uint8", "short": "alpha has no "
     "int16, it has int32", "share_memory_": "tensors are not shared between processes", "fmod": "x % y, whose sign is "

@@ -158,7 +158,7 @@ class Module(Contents, Hooks):
             p.grad = None
         for module in self.modules():
             for name, t in list(module._own()):
-                if not isinstance(t, Parameter) and moved[id(t)].data is not t.data:
+                if not isinstance(t, Parameter) and moved[id(t)].array is not t.array:
                     setattr(module, name, moved[id(t)])
         return self
 

@@ -119,7 +119,7 @@ def _note(rows: list[Row], path: str, counted: bool, layer: Module, args: tuple[
     kind, outputs = type(layer).__name__, hidden(output, (Tensor,))
     nominal, useful = layer.macs(args[0].shape) if args and isinstance(args[0], Tensor) else (0, 0)
     rows.append(Row(path or kind, kind, outputs[0].shape if outputs else (), layer.num_parameters(), nominal, useful,
-                    sum(t.data.nbytes for t in outputs), _zeros(args[0]) if counted and args else None))
+                    sum(t.array.nbytes for t in outputs), _zeros(args[0]) if counted and args else None))
 
 
 def _zeros(x: Any) -> float | None:

@@ -61,7 +61,7 @@ class Context:
             return self._saved
         found = []
         for k, ((t, index), data) in enumerate(zip(node.saved, node.arrays)):
-            if t is not None and (t.data is not data or versions.changed_since(t.device, data, node.order)):
+            if t is not None and (t.array is not data or versions.changed_since(t.device, data, node.order)):
                 raise GraphError(message("backward", f"saved tensor {k} of {node.op.name} was changed in place after "
                                          "the forward pass", "call backward before an optimizer's step or += changes "
                                          "it, or compute the loss again", shape=t.shape))
@@ -165,7 +165,7 @@ def _record(function: type[Function], ctx: Context, args: Sequence[Any], outs: l
     # A node holds none of its own results, as they hold it: what is kept of one is a tensor over the same elements.
     saved = [(t.detach(), places[id(t)]) if id(t) in places else (t, None) for t in ctx._saved]
     node = Node(call, {}, [a.edge() if isinstance(a, Tensor) else None for a in args],  # type: ignore[arg-type]
-                ctx.needs_input_grad, saved, [None if t is None else t.data for t in ctx._saved], (), ())
+                ctx.needs_input_grad, saved, [None if t is None else t.array for t in ctx._saved], (), ())
     for k in places.values():
         outs[k].requires_grad, outs[k]._node = True, (node, k)
     ctx._saved, ctx._node = (), ref(node)

@@ -71,8 +71,8 @@ class ExponentialMovingAverage:
     def _swap(self) -> None:
         for name, t in {**self._params, **self._buffers}.items():
             average = self._averages[name]
-            t.data, average.data = average.data, t.data
-            versions.note(versions.histories(t.device, [t.data, average.data]))
+            t.array, average.array = average.array, t.array
+            versions.note(versions.histories(t.device, [t.array, average.array]))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the averages by the names of the parameters and buffers; they share their elements."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from alpha import ops
-from alpha.errors import ArgumentError, CheckpointError, ConfigError, message, shown
+from alpha.errors import ArgumentError, CheckpointError, ConfigError, NotFoundError, message, shown
 from alpha.graph import no_grad
 from alpha.inputs.arguments import bound_methods, kinds_of
 from alpha.inputs.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
@@ -32,6 +32,14 @@ def as_parameters(where: str, params: Any) -> list[Any]:
 
 
 SCALARS = Record({"optimizer": Text(), "step_count": Integer(0), "names": Items(Text()), "counts": Table(Integer(1))})
+
+
+class State(dict[str, Any]):
+    """What `state_dict` returns: a dict of "tensors" and "scalars"."""
+
+    def __missing__(self, key: Any) -> Any:
+        raise NotFoundError(message("state_dict", f"an optimizer's state has no {shown(key)}, it has {shown([*self])}",
+                                    "optimizer.param_groups has the settings, optimizer.state what it keeps"))
 
 
 @bound_methods("slots", "update", "check")
@@ -205,8 +213,8 @@ class Optimizer:
         """
         tensors = {f"{name}/{slot}": t.detach() for name, slots in self._states.items() for slot, t in slots.items()}
         names = [name for group in self.param_groups for name in group["names"]]
-        return {"tensors": tensors, "scalars": {"optimizer": self._name, "step_count": self.step_count, "names": names,
-                                                "counts": dict(self._counts)}}
+        return State(tensors=tensors, scalars={"optimizer": self._name, "step_count": self.step_count, "names": names,
+                                               "counts": dict(self._counts)})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from what `state_dict` returned.

@@ -88,7 +88,7 @@ class Tally:
 
     def level(self, op: Op, backend: Backend, moved: int, args: Sequence[Any], outs: Sequence[Tensor]) -> str:
         """Adds a call, which moves so many bytes, and returns what auto does with it."""
-        work = op.flops(outs[0].data.nbytes / 4, *args) if op.flops else 0  # 16 bits are twice as fast
+        work = op.flops(outs[0].array.nbytes / 4, *args) if op.flops else 0  # 16 bits are twice as fast
         self.step += PASSES * (moved + work / backend.flops_per_byte)
         held = (self.before + self.kept) / backend.memory_limit()
         return "full" if held > SHORT else "cheap" if held > SCARCE else "offer"
@@ -177,7 +177,7 @@ class Plan:
     def keep(self, k: int, t: Tensor) -> None:
         """Says that somebody saves out k, a tensor, as it is."""
         if not self.kept >> k & 1:
-            nbytes = t.data.nbytes
+            nbytes = t.array.nbytes
             count.kept += nbytes
             if self.tally is not None:
                 self.tally.whole().kept += nbytes
@@ -204,9 +204,9 @@ def plan(node: Node, args: Sequence[Any], outs: Sequence[Tensor]) -> None:
     moved = 0
     for value in (*outs, *args):
         if isinstance(value, Tensor):
-            moved += value.data.nbytes
+            moved += value.array.nbytes
         elif value.__class__ is list:
-            moved += sum([t.data.nbytes for t in value])
+            moved += sum([t.array.nbytes for t in value])
     if level == "auto" and moved < WORTH[outs[0].device.partition(":")[0]]:
         return
     backend = get_backend(outs[0].device)
@@ -234,7 +234,7 @@ def _plan(node: Node, level: str, args: Sequence[Any], outs: Sequence[Tensor], t
             continue
         if made.recipe is not None and k in made.recipe.outs:
             node.saved[j] = Part(made.recipe, k)
-            _read(made, node.saved[j], outs[k].data)
+            _read(made, node.saved[j], outs[k].array)
         else:
             made.keep(k, outs[k])
     return made.recipe
@@ -264,9 +264,9 @@ def part_of(t: Tensor, form: bool = False) -> Part | None:
         return None
     node, k = made
     recipe = node.plan.recipe
-    if recipe is None or recipe.sources is None or recipe.originals.get(k, _none)() is not t.data:
+    if recipe is None or recipe.sources is None or recipe.originals.get(k, _none)() is not t.array:
         return None
-    if versions.newest > node.order and versions.changed_since(t.device, t.data, node.order):
+    if versions.newest > node.order and versions.changed_since(t.device, t.array, node.order):
         return None
     if not form:
         return Part(recipe, k)
@@ -285,13 +285,13 @@ def _thin(node: Node, made: Plan, args: Sequence[Any]) -> None:
             else:
                 node.saved[j] = part
                 node.arrays[j] = ref(value)
-                _read(made, part, value.data)
+                _read(made, part, value.array)
         elif isinstance(value, list):
             parts = [part_of(t) for t in value]
             for t, part in zip(value, parts):
-                _keep(t) if part is None else _read(made, part, t.data)
+                _keep(t) if part is None else _read(made, part, t.array)
             node.saved[j] = [t if part is None else part for t, part in zip(value, parts)]
-            node.arrays[j] = [t.data if part is None else ref(t) for t, part in zip(value, parts)]
+            node.arrays[j] = [t.array if part is None else ref(t) for t, part in zip(value, parts)]
 
 
 def _read(made: Plan, part: Part, array: Array) -> None:
@@ -314,7 +314,7 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
             again: tuple[int, ...]) -> Recipe | None:
     """Returns the recipe of a call, if it pays to have one."""
     op = node.op
-    nbytes = sum([outs[k].data.nbytes for k in again])
+    nbytes = sum([outs[k].array.nbytes for k in again])
     inputs = [t._node[0].plan for t in _tensors(args) if t._node is not None and t._node[0].plan is not None]
     counts = level == "full" or config.recompute == "auto"  # which may come to full later in the step
     if counts:
@@ -352,7 +352,7 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
         return None
     if level != "offer":
         count.planned += nbytes
-    return Recipe(op, node.attrs, outs[0].device, sources, [t.data for t in outs], again,
+    return Recipe(op, node.attrs, outs[0].device, sources, [t.array for t in outs], again,
                   node.order)
 
 
@@ -368,7 +368,7 @@ def _shared(outs: Sequence[Tensor], sources: Sequence[Any]) -> bool:
     if outs[0].__class__ is Tensor:
         return False
     key = get_backend(outs[0].device).memory_key
-    return any(s is not None and s.__class__ is not Part and key(s) == key(outs[0].data) for s in sources)
+    return any(s is not None and s.__class__ is not Part and key(s) == key(outs[0].array) for s in sources)
 
 
 def _source(t: Tensor, saved: bool, level: str) -> tuple[Any, float]:
@@ -376,7 +376,7 @@ def _source(t: Tensor, saved: bool, level: str) -> tuple[Any, float]:
     part = part_of(t, form=True)
     if part is not None:
         return part, 0
-    data = t.data
+    data = t.array
     form = get_backend(t.device).form(data)
     if form is not None and not form[0]:
         return data, float("inf")  # it may be written before it is read again, and read otherwise

@@ -216,7 +216,7 @@ class Recipe:
         found = made if isinstance(made, (tuple, list)) else [made]
         result: list[Any] = [None] * len(self.op.outs)
         for k, t in zip(self.outs, found):
-            result[k] = t.data
+            result[k] = t.array
         return result
 
     def _tensor(self, x: Any) -> Any:

@@ -31,7 +31,7 @@ def unpack(node: Node) -> Values:
     changed = versions.newest > node.order  # something was
     for (name, k), value, data in zip(op.saved_args, node.saved, node.arrays):
         if isinstance(value, Tensor):
-            if value.data is not data or (changed and versions.changed_since(value.device, data, node.order)):
+            if value.array is not data or (changed and versions.changed_since(value.device, data, node.order)):
                 _refuse_changed(name, node, value, data)
         elif value.__class__ is Part:
             value = _made_again(name, node, value, data(), node.arg_meta[k], node.edges[k])
@@ -41,7 +41,7 @@ def unpack(node: Node) -> Values:
                 if t.__class__ is Part:
                     value[j] = _made_again(f"{name}[{j}]", node, t, array(), node.arg_meta[k][j],
                                                 node.edges[k][j])
-                elif t.data is not array or (changed and versions.changed_since(t.device, array, node.order)):
+                elif t.array is not array or (changed and versions.changed_since(t.device, array, node.order)):
                     _refuse_changed(f"{name}[{j}]", node, t, array)
         values[name] = value
     for (name, k), data, meta in zip(op.saved_outs, node.saved[len(op.saved_args):], node.out_meta):
@@ -60,7 +60,7 @@ def unpack(node: Node) -> Values:
 def _made_again(name: str, node: Node, part: Part, saved: Tensor | None, meta: Any, edge: Any) -> Tensor:
     """Returns a saved tensor that was not kept, a result of the node of the edge; `saved` if it lives yet."""
     device, original = part.recipe.device, part.recipe.originals[part.number]()
-    if (saved is not None and saved.data is not original) or (
+    if (saved is not None and saved.array is not original) or (
             original is not None and versions.newest > node.order
             and versions.changed_since(device, original, node.order)):
         t = Tensor(original, meta[0], meta[1], device) if saved is None else saved
@@ -73,7 +73,7 @@ def _made_again(name: str, node: Node, part: Part, saved: Tensor | None, meta: A
 
 def _refuse_changed(name: str, node: Node, t: Tensor, data: Any) -> NoReturn:
     """Raises GraphError for a saved tensor whose elements are not what they were when it was saved."""
-    if t.data is data:
+    if t.array is data:
         told = versions.told_since(t.device, data, node.order)
         how = f"was changed in place after the forward pass ({told})"
     else:

@@ -346,7 +346,7 @@ class _Readings:
 
 def fetch(tensors: Sequence[Tensor]) -> Callable[[], list[np.ndarray]]:
     """Begins to bring tensors to the host; the function returned gives them, waiting if need be."""
-    parts = [get_backend(device).fetch([t.data for t in group])
+    parts = [get_backend(device).fetch([t.array for t in group])
              for device, group in itertools.groupby(tensors, key=lambda t: t.device)]
     return lambda: [a for part in parts for a in part()]
 

@@ -204,7 +204,7 @@ def test_memory_that_a_chain_will_be_computed_from_is_counted() -> None:
     """A result that waits has no memory of its own; once it is written it has some."""
     x, y = (ops.full((512, 256), value).to("cuda") for value in (1.0, 2.0))
     chain = ops.gelu(x) * y
-    waits = holdings(chain.data)
-    assert {h.address for h in waits} == {int(t.data.block) for t in (x, y)} and total(waits) == 2 * x.data.nbytes
+    waits = holdings(chain.array)
+    assert {h.address for h in waits} == {int(t.array.block) for t in (x, y)} and total(waits) == 2 * x.array.nbytes
     assert chain.numpy().shape == (512, 256)
-    assert [h.address for h in holdings(chain.data)] not in ([], [h.address for h in waits])
+    assert [h.address for h in holdings(chain.array)] not in ([], [h.address for h in waits])

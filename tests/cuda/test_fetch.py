@@ -41,5 +41,5 @@ def test_what_comes_later_changes_nothing() -> None:
 def test_a_sum_that_waits_is_written() -> None:
     x = ops.ones((300, 1000), device="cuda").astype("bfloat16")
     y = ops.relu(x + 1) * 2
-    (found,) = get_backend("cuda").fetch([y.data])()
+    (found,) = get_backend("cuda").fetch([y.array])()
     assert (found == 4).all()

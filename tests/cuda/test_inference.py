@@ -114,7 +114,7 @@ def test_what_is_read_for_weights_is_made_once_and_held(monkeypatch):
     with alpha.precision("bf16"):
         run = alpha.inference(model, x)
     assert recorded and not any(recorded)
-    weights = [v.constant.data for call in run.program.calls for v in call.reads() if v.constant is not None]
+    weights = [v.constant.array for call in run.program.calls for v in call.reads() if v.constant is not None]
     kept = [w.derived["bfloat16"].keep for w in weights if w.derived and "bfloat16" in w.derived]
     held = {id(x) for x in run._captured.found.recording._held}
     assert kept and all(id(x) in held for x in kept)

@@ -95,7 +95,7 @@ def test_batch_norm(rows: int, channels: int) -> None:
 def test_layer_norm(columns: int) -> None:
     a = terms("drawn", (3, columns))
     wide = a.astype(np.float64)
-    _, mean, istd, _ = ops.layer_norm.impls["cuda"](tensor(a).data, None, None, normalized_ndim=1, eps=0.0)
+    _, mean, istd, _ = ops.layer_norm.impls["cuda"](tensor(a).array, None, None, normalized_ndim=1, eps=0.0)
     near(download(mean, np.float32)[:, 0], wide.mean(1))
     near(download(istd, np.float32)[:, 0], 1 / wide.std(1))
 
@@ -135,7 +135,7 @@ def test_group_norm(shape: tuple, groups: int) -> None:
     beta.requires_grad = gamma.requires_grad = True
     a = terms("drawn", shape)
     wide = a.astype(np.float64).reshape(samples, height * width, groups, channels // groups)
-    _, mean, istd, _ = ops.group_norm.impls["cuda"](tensor(a).data, None, None, groups=groups, eps=0.0)
+    _, mean, istd, _ = ops.group_norm.impls["cuda"](tensor(a).array, None, None, groups=groups, eps=0.0)
     near(download(mean, np.float32)[:, 0, :, 0], wide.mean((1, 3)))
     near(download(istd, np.float32)[:, 0, :, 0], 1 / wide.std((1, 3)))
     ops.group_norm(tensor(a), gamma, beta, groups=groups).backward(tensor(terms("equal", shape)))

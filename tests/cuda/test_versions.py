@@ -65,7 +65,7 @@ def test_a_deferred_result_that_was_changed_is_noticed() -> None:
     x = alpha.tensor(np.random.randn(64, 8, 8, 16).astype(np.float32), device="cuda", requires_grad=True)
     norm = nn.BatchNorm2d(16).to("cuda")
     y = norm(x)
-    if type(y.data) is not Deferred:
+    if type(y.array) is not Deferred:
         pytest.skip("batch norm does not wait here")
     view, w = y.reshape(64, -1), cuda([2.0], requires_grad=True)
     z = (w * y).sum()
@@ -77,10 +77,10 @@ def test_a_deferred_result_that_was_changed_is_noticed() -> None:
 
 def test_in_place_arithmetic() -> None:
     t = cuda()
-    view, ptr = t.reshape(6), t.data.ptr
+    view, ptr = t.reshape(6), t.array.ptr
     t *= 2.0
     t -= cuda([1.0, 2.0, 3.0])
-    assert t.data.ptr == ptr and t.tolist() == view.reshape(2, 3).tolist() == (A * 2 - [1, 2, 3]).tolist()
+    assert t.array.ptr == ptr and t.tolist() == view.reshape(2, 3).tolist() == (A * 2 - [1, 2, 3]).tolist()
     p = cuda(requires_grad=True)
     (p * p).sum().backward()
     with alpha.no_grad():
@@ -107,7 +107,7 @@ def test_in_place_arithmetic_drops_what_was_derived_of_the_elements() -> None:
 def test_gradients_of_leaves_share_no_memory() -> None:
     a, b, c, seed = (*(cuda(v, True) for v in (A, A, A.reshape(6))), cuda(np.ones((2, 3))))
     (a + b + c.reshape(2, 3)).backward(seed)
-    assert len({t.data.ptr for t in (a.grad, b.grad, c.grad, seed)}) == 4
+    assert len({t.array.ptr for t in (a.grad, b.grad, c.grad, seed)}) == 4
     a.grad.copy_(np.zeros((2, 3)))
     assert b.grad.tolist() == seed.tolist() == np.ones((2, 3)).tolist()
 

@@ -23,9 +23,9 @@ def largest_tensors(count: int = LARGEST) -> list[tuple[int, str]]:
             for data in thing.saved or ():
                 if issubclass(type(data), Array):
                     holders.setdefault(id(data.block), (data, f"saved by {thing.op.name}"))
-        elif issubclass(type(thing), Tensor) and issubclass(type(thing.data), Array):
+        elif issubclass(type(thing), Tensor) and issubclass(type(thing.array), Array):
             origin = f"made by {thing._node[0].op.name}" if thing._node else "a leaf, or without a graph"
-            holders[id(thing.data.block)] = (thing.data, origin)
+            holders[id(thing.array.block)] = (thing.array, origin)
     found = []
     for data, origin in holders.values():
         found.append((data.nbytes, f"{data.shape} {data.dtype}, {origin}"))

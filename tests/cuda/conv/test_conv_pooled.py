@@ -41,7 +41,7 @@ def test_every_tile_gives_what_the_two_ops_give(case, dtype):
     for tile in pooled.CANDIDATES:
         if tile.reads == dtype and not tile.rejection(desc):
             y = alpha.zeros(expected.shape, device="cuda").astype(dtype)
-            tile.prepare(desc)(x.data, w.data, y.data, Epilogue.of(bias.data, "relu"))
+            tile.prepare(desc)(x.array, w.array, y.array, Epilogue.of(bias.array, "relu"))
             assert_equal_at(y.astype("float32").numpy(), expected, name=tile.name)
             served += 1     # of small maps the sums are cut where a device has many multiprocessors
     assert served or case is not CASES[0], [tile.rejection(desc) for tile in pooled.CANDIDATES]
@@ -54,7 +54,7 @@ def test_nan_is_the_maximum_of_its_window():
     desc = square("", 1, 16, 16, 16, 3, 1, 1).desc
     y = alpha.zeros((1, 8, 8, 16), device="cuda").astype("bfloat16")
     tile = next(t for t in pooled.CANDIDATES if t.reads == "bfloat16" and not t.rejection(desc))
-    tile.prepare(desc)(x.data, w.data, y.data, Epilogue.of(None, "relu"))
+    tile.prepare(desc)(x.array, w.array, y.array, Epilogue.of(None, "relu"))
     with alpha.no_grad():
         expected = ops.max_pool2d(ops.relu(ops.conv2d(x, w, padding=1)), 2).astype("float32").numpy()
     assert np.isnan(expected).any() and np.array_equal(y.astype("float32").numpy(), expected, equal_nan=True)

@@ -20,7 +20,7 @@ def cuda(a: np.ndarray) -> alpha.Tensor:
 
 
 def planes(t: alpha.Tensor, reads: str = "float16x2") -> Operand:
-    return operand(t.data, reads)
+    return operand(t.array, reads)
 
 
 def error(got: np.ndarray, wanted: np.ndarray) -> float:
@@ -110,7 +110,7 @@ def like(norm: Norm, form: str) -> tuple[alpha.Tensor, np.ndarray]:
 def plain(f: Callable[[alpha.Tensor], alpha.Tensor], x: np.ndarray) -> np.ndarray:
     """Returns f of an array that never waited."""
     y = f(cuda(x))
-    assert type(y.data) is Array
+    assert type(y.array) is Array
     return y.numpy()
 
 

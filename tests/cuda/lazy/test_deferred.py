@@ -32,7 +32,7 @@ BOUND_OF_FP32 = 2e-6  # docs/numerics.md promises it of a product
 def test_planes_hold_what_batch_norm_computes(shape, relu):
     norm = Norm(*shape, relu=relu)
     y, dx = norm.call(), norm.grad()
-    assert type(y.data) is type(dx.data) is Deferred
+    assert type(y.array) is type(dx.array) is Deferred
     for t, wanted, plain in ((y, norm.y64(), norm.call), (dx, norm.dx64(), norm.grad)):
         got, flag = held(planes(t))
         whole = without_tensor_cores(plain)
@@ -52,7 +52,7 @@ def test_who_comes_first_decides(launches):
     planes(y), planes(dx), planes(y)
     assert launches == ["apply_planes", "apply_float32", "gradient_planes_relu", "gradient_relu_float32"], \
         "the second of each pair ends at once: no flag is set"
-    assert planes(y).ptr == y.data.derived.memory.elements.ptr
+    assert planes(y).ptr == y.array.derived.memory.elements.ptr
 
 
 def test_gradients_do_not_wait_for_one_another(launches):
@@ -60,8 +60,8 @@ def test_gradients_do_not_wait_for_one_another(launches):
     first, norm = Norm(60, 8).grad(), Norm(60, 8)
     assert "gradient_planes_relu" not in launches
     norm.grad()
-    assert launches.count("gradient_planes_relu") == 1 and first.data.derived.in_planes
-    assert not first.data.derived.reads
+    assert launches.count("gradient_planes_relu") == 1 and first.array.derived.in_planes
+    assert not first.array.derived.reads
 
 
 @COUNTS_LIVE
@@ -103,9 +103,9 @@ def test_float32_after_planes_is_what_they_hold(launches):
     for t in (norm.call(), norm.grad()):
         got, _ = held(planes(t))
         launches.clear()
-        address = t.data.derived.memory.elements.ptr
+        address = t.array.derived.memory.elements.ptr
         assert np.array_equal(t.numpy(), got) and np.array_equal(t.numpy(), got)
-        assert launches == ["planes_merge"] and t.data.derived.memory.elements.ptr != address
+        assert launches == ["planes_merge"] and t.array.derived.memory.elements.ptr != address
         launches.clear()
         assert held(planes(t))[1] == 0 and error(held(planes(t))[0], got) < 1e-7
         assert launches == ["planes_split_float16x2"], "its bound is still known, and its operand kept"
@@ -117,14 +117,14 @@ def test_planes_after_float32_need_no_maximum(reads, launches):
     for t in (norm.call(), norm.grad()):
         whole = t.numpy()
         launches.clear()
-        got, flag = held(operand(t.data, reads, keep=False))
-        again, flag_again = held(operand(t.data, reads, keep=False))
+        got, flag = held(operand(t.array, reads, keep=False))
+        again, flag_again = held(operand(t.array, reads, keep=False))
         assert launches == [f"planes_split_{reads}"] * 2
         assert flag == flag_again == 0 and np.array_equal(got, again)
         assert np.abs(got - whole).max() <= np.abs(whole).max() * 2.0 ** (-22 if reads == "float16x2" else -11)
         launches.clear()
         other = {"float16x2": "float16", "float16": "float16x2"}[reads]
-        operand(t.data, other, keep=False)
+        operand(t.array, other, keep=False)
         assert launches == ["planes_amax", f"planes_split_{other}"], "the header has the flag of the other split"
 
 
@@ -157,19 +157,19 @@ def test_a_residual_in_any_form(form, launches):
 
 def test_a_residual_that_nothing_bounds_is_added_as_ever():
     norm = Norm(60, 24)
-    assert type(norm.call(cuda(normal(60, 24))).data) is Array
+    assert type(norm.call(cuda(normal(60, 24))).array) is Array
     residual = Norm(60, 24).call()
     residual.copy_(normal(60, 24) * 1e9)
-    assert type(norm.call(residual).data) is Array
+    assert type(norm.call(residual).array) is Array
 
 
 def test_the_largest_element_bounds_the_next_residual():
     """So that bounds do not grow from block to block."""
     y = Norm(2100, 8).call()
     planes(y)
-    header = memory.download(Array(y.data.block, y.data.derived.memory.scale.ptr, (16,), "int32", 16, 64), np.int32)
+    header = memory.download(Array(y.array.block, y.array.derived.memory.scale.ptr, (16,), "int32", 16, 64), np.int32)
     bound, most = header[[BOUND // 4, MOST // 4]].view(np.float32)
-    assert y.data.derived.bound.ptr == y.data.derived.memory.scale.ptr + MOST
+    assert y.array.derived.bound.ptr == y.array.derived.memory.scale.ptr + MOST
     assert most == pytest.approx(y.numpy().max(), rel=1e-6) and most < bound / 8
 
 
@@ -177,11 +177,11 @@ def test_gradients_of_relu_read_a_plane(launches):
     y, g = Norm(61, 8).call(), cuda(normal(61, 8, seed=3))
     planes(y)
     launches.clear()
-    dx = memory.download(relu_grad_cuda(g.data, y.data), np.float32)
+    dx = memory.download(relu_grad_cuda(g.array, y.array), np.float32)
     assert launches == ["planes_relu_grad"]
     assert np.array_equal(dx, np.where(y.numpy() > 0, g.numpy(), 0))
     launches.clear()
-    assert np.array_equal(memory.download(relu_grad_cuda(g.data, y.data), np.float32), dx)
+    assert np.array_equal(memory.download(relu_grad_cuda(g.array, y.array), np.float32), dx)
     assert launches == ["relu_grad_float32"]
 
 
@@ -193,7 +193,7 @@ def test_sums_over_rows_read_planes(shape, launches):
         axes = tuple(range(len(shape) - 1))
         launches.clear()
         total, mean = t.sum(axes), t.mean(axes)
-        assert launches.count("sum_columns_of_planes") == 2 and t.data.derived.in_planes
+        assert launches.count("sum_columns_of_planes") == 2 and t.array.derived.in_planes
         a = t.numpy().astype(np.float64)
         for got, wanted in ((total, a.sum(axes)), (mean, a.mean(axes))):
             assert (np.abs(got.numpy() - wanted) <= 2e-6 * np.abs(a).sum(axes)).all()
@@ -213,7 +213,7 @@ def test_where_nothing_waits(why, monkeypatch):
             y = batch_norm_act(x, gamma, beta, zero, one, training=False)
         else:
             y = batch_norm_act(x.astype("float16") if why == "float16" else x, gamma, beta)
-    assert type(y.data) is Array
+    assert type(y.array) is Array
 
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
@@ -231,13 +231,13 @@ def test_what_planes_do_not_hold_stays_float32(name, launches):
         t, whole = call(), without_tensor_cores(call)
         a = planes(t)
         assert int(memory.download(a.flag, np.int32)[0]) == 1
-        raw = memory.download(t.data.derived.memory.elements, np.float32)
+        raw = memory.download(t.array.derived.memory.elements, np.float32)
         assert raw.tobytes() == whole.tobytes(), "memory has the elements"
         assert t.numpy().tobytes() == whole.tobytes() and t.reshape(24, 60).numpy().tobytes() == whole.tobytes()
     assert flagged_count() == before + 2
     y, g = norm.call(), cuda(normal(60, 24, seed=3))
     planes(y)
-    dx = memory.download(relu_grad_cuda(g.data, y.data), np.float32)
+    dx = memory.download(relu_grad_cuda(g.array, y.array), np.float32)
     assert np.array_equal(dx, np.where(without_tensor_cores(norm.call) > 0, g.numpy(), 0))
 
 
@@ -275,7 +275,7 @@ def test_an_element_above_the_bound_is_noticed():
     for call in (norm.call, norm.grad):
         t = call()
         low = memory.upload(np.array([1e-6], np.float32))
-        memory.copy(Array(t.data.block, t.data.derived.memory.scale.ptr + BOUND, (1,), "float32", 1, 4), low)
+        memory.copy(Array(t.array.block, t.array.derived.memory.scale.ptr + BOUND, (1,), "float32", 1, 4), low)
         assert int(memory.download(planes(t).flag, np.int32)[0]) == 1
         assert t.numpy().tobytes() == without_tensor_cores(call).tobytes()
 
@@ -331,7 +331,7 @@ def test_an_optimizer_may_step_before_the_gradient_is_read():
     x.requires_grad_()
     ops.batch_norm(x, gamma, beta, activation="relu").backward(g)
     alpha.optim.SGD([gamma, beta], lr=0.5).step()
-    assert type(x.grad.data) is Deferred and not np.array_equal(gamma.detach().numpy(), norm.gamma)
+    assert type(x.grad.array) is Deferred and not np.array_equal(gamma.detach().numpy(), norm.gamma)
     assert error(x.grad.numpy(), norm.dx64()) < 1e-6
 
 
@@ -342,7 +342,7 @@ def test_views_share_what_was_written(launches):
     assert (a.shape, planes(y).shape, planes(y).ptr) == ((24, 60), (60, 24), a.ptr)
     assert launches.count("apply_planes") == 1
     assert view.numpy().tobytes() == y.numpy().tobytes() and launches.count("planes_merge") == 1
-    assert (view.data.ptr, id(view.data.block)) == (y.data.ptr, id(y.data.block)) != (a.ptr, id(a.keep.block))
+    assert (view.array.ptr, id(view.array.block)) == (y.array.ptr, id(y.array.block)) != (a.ptr, id(a.keep.block))
     y = Norm(60, 24).call()
     view = y.reshape(24, 60)
     assert view.numpy().tobytes() == y.numpy().tobytes() and launches.count("apply_float32") == 2
@@ -355,10 +355,10 @@ def test_memory_that_others_see_has_elements(before):
     if before:
         planes(y)
     address = y.__cuda_array_interface__["data"][0]
-    assert np.abs(memory.download(Array(y.data.block, address, (60, 24), "float32", 1440, 5760), np.float32)
+    assert np.abs(memory.download(Array(y.array.block, address, (60, 24), "float32", 1440, 5760), np.float32)
                   - norm.y64()).max() < 1e-5
-    memory.copy(Array(y.data.block, address, (60, 24), "float32", 1440, 5760), memory.upload(normal(60, 24)))
-    assert np.array_equal(y.numpy(), normal(60, 24)) and not y.data.derived
+    memory.copy(Array(y.array.block, address, (60, 24), "float32", 1440, 5760), memory.upload(normal(60, 24)))
+    assert np.array_equal(y.numpy(), normal(60, 24)) and not y.array.derived
     assert error(held(planes(y))[0], normal(60, 24)) < 1e-7
 
 
@@ -370,9 +370,9 @@ def test_ordinary_ops_take_it_for_a_tensor():
     np.testing.assert_allclose((2 - norm.call()).numpy(), 2 - wanted, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(ops.where(norm.call() > 1, norm.call(), 0.0).numpy(), np.where(wanted > 1, wanted, 0),
                                rtol=1e-5, atol=1e-5)
-    assert np.isfinite(norm.call().sum().item()) and "Deferred (60, 24)" in repr(norm.call().data)
+    assert np.isfinite(norm.call().sum().item()) and "Deferred (60, 24)" in repr(norm.call().array)
     with alpha.config(check_nan=True):
-        assert norm.call().data.derived.elements()
+        assert norm.call().array.derived.elements()
 
 
 @COUNTS_LIVE

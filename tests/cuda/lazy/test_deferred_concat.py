@@ -75,7 +75,7 @@ def test_a_whole_that_planes_do_not_hold_has_the_elements_of_its_parts():
             parts = [like(norm, form)[0] for norm in norms]
         y = ops.concat(parts, axis=-1)
         assert flag_of(y) == 1
-        raw = memory.download(y.data.derived.memory.elements, np.float32)
+        raw = memory.download(y.array.derived.memory.elements, np.float32)
         assert np.array_equal(raw, y.numpy())
         for got, wanted, part in zip(np.split(raw, 3, -1), whole, parts):
             assert np.abs(got - wanted).max() <= 2.0 ** -22 * np.abs(wanted).max()
@@ -100,7 +100,7 @@ def test_no_form_but_planes_between_norm_and_convolution(between, precision, ten
     with alpha.precision(precision):
         got = [ops.conv2d(y, w), ops.conv2d(y, w), ops.conv2d_wgrad(y, g, f=1)]
         products = [entry for entry in launches if "wgmma" in entry]
-        assert len(products) >= 3 and x.data.derived.in_planes == (between != "join")
+        assert len(products) >= 3 and x.array.derived.in_planes == (between != "join")
         extra = [entry for entry in launches if "split" in entry or "amax" in entry or "small" in entry]
         assert len(extra) == (precision == "tf32"), "of the filters"
     with alpha.config(tensor_cores=False):

@@ -56,7 +56,7 @@ def test_planes_of_planes(name, form, launches):
     wanted = plain(BOTH[name], whole)
     launches.clear()
     y = BOTH[name](x)
-    assert type(y.data) is Deferred and set(launches) == {"planes_bound"}, "nothing is written yet"
+    assert type(y.array) is Deferred and set(launches) == {"planes_bound"}, "nothing is written yet"
     got, flag = held(planes(y))
     assert flag == 0 and not {"planes_merge", "planes_amax"} & set(launches)
     assert not [entry for entry in launches if "split" in entry]
@@ -75,14 +75,14 @@ def test_float32_first(name, form, launches):
     wanted = plain(BOTH[name], whole)
     launches.clear()
     y = BOTH[name](x)
-    assert y.numpy().tobytes() == wanted.tobytes() and not y.data.derived.in_planes
-    assert "planes_merge" not in launches and x.data.derived.in_planes == (form == "planes")
+    assert y.numpy().tobytes() == wanted.tobytes() and not y.array.derived.in_planes
+    assert "planes_merge" not in launches and x.array.derived.in_planes == (form == "planes")
     assert ("apply_float32" in launches) == (form == "waiting") and "apply_planes" not in launches
 
 
 def kept_of(index):
     """Returns the array that an index is kept as."""
-    return index.data._kept if type(index.data) is Packed else index.data
+    return index.array._kept if type(index.array) is Packed else index.array
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -94,12 +94,12 @@ def test_the_index_waits_too(pool, form):
     for first in ("index", "y", "planes of y"):
         y, index = pool.full(x, **window)
         kept = kept_of(index)
-        assert type(kept) is CompanionOutput and kept.contents is y.data.derived
+        assert type(kept) is CompanionOutput and kept.contents is y.array.derived
         if first != "index":
             planes(y) if "planes" in first else y.numpy()
             assert kept.contents is None
         assert np.array_equal(index.numpy(), wanted) and kept.contents is None
-        assert y.data.derived.in_planes == ("planes" in first)
+        assert y.array.derived.in_planes == ("planes" in first)
 
 
 @COUNTS_LIVE
@@ -111,7 +111,7 @@ def test_an_index_does_not_hold_what_it_waited_with():
     y, index = max_pool2d.full(x, **WINDOW)
     planes(y)
     del y
-    assert live() - before <= index.data.nbytes + 256
+    assert live() - before <= index.array.nbytes + 256
     y, index = max_pool2d.full(x, **WINDOW)
     del y
     wanted = max_pool2d.full(cuda(x.numpy()), **WINDOW)[1].numpy()
@@ -154,14 +154,14 @@ def test_where_nothing_waits(why):
             assert np.array_equal(y.numpy(), np.concatenate([t.numpy() for t in (x, *others)], -1))
         else:
             y = ops.adaptive_avg_pool2d(x, 1) if why == "global" else max_pool2d(x, 2)
-    assert type(y.data) is Array
+    assert type(y.array) is Array
 
 
 def test_a_pool_bounds_what_reads_it():
     """As a residual, and as the operand of another pool."""
     first, norm = Norm(3, 4, 4, 24), Norm(3, 2, 2, 24)
     y = norm.call(max_pool2d(first.call(), 2))
-    assert type(y.data) is Deferred
+    assert type(y.array) is Deferred
     got, flag = held(planes(y))
     pooled = first.y64().reshape(3, 2, 2, 2, 2, 24).max((2, 4))
     assert flag == 0 and np.abs(got - norm.y64(pooled)).max() < 1e-5
@@ -193,7 +193,7 @@ def test_what_planes_do_not_hold_stays_float32(name):
     y, before = BOTH[name](x), flagged_count()
     assert flag_of(x) == flag_of(y) == 1 and flagged_count() > before
     wanted = plain(BOTH[name], whole)
-    raw = memory.download(y.data.derived.memory.elements, np.float32)
+    raw = memory.download(y.array.derived.memory.elements, np.float32)
     assert raw.tobytes() == wanted.tobytes() == y.numpy().tobytes()
 
 
@@ -226,7 +226,7 @@ def test_an_element_above_the_bound_is_noticed():
         x = Norm(*SHAPE).call()
         whole, y = x.numpy(), f(x)
         low = memory.upload(np.array([1e-6], np.float32))
-        memory.copy(Array(y.data.block, y.data.derived.memory.scale.ptr + BOUND, (1,), "float32", 1, 4), low)
+        memory.copy(Array(y.array.block, y.array.derived.memory.scale.ptr + BOUND, (1,), "float32", 1, 4), low)
         assert flag_of(y) == 1 and y.numpy().tobytes() == plain(f, whole).tobytes()
 
 
@@ -258,9 +258,10 @@ def test_memory_that_others_see_has_elements():
     wanted, where = max_pool2d.full(cuda(Norm(*SHAPE).call().numpy()), **WINDOW)
     seen = index.__cuda_array_interface__["data"][0]
     shape = index.shape
-    got = memory.download(Array(index.data.block, seen, shape, "int32", index.data.size, index.data.nbytes), np.int32)
+    there = index.array
+    got = memory.download(Array(there.block, seen, shape, "int32", there.size, there.nbytes), np.int32)
     assert np.array_equal(got, where.numpy())
-    assert np.abs(y.numpy() - wanted.numpy()).max() < 1e-5 and y.__cuda_array_interface__["data"][0] == y.data.ptr
+    assert np.abs(y.numpy() - wanted.numpy()).max() < 1e-5 and y.__cuda_array_interface__["data"][0] == y.array.ptr
 
 
 @COUNTS_LIVE
@@ -271,7 +272,7 @@ def test_the_report_of_memory_writes_nothing(launches):
     launches.clear()
     report = memory_summary()
     assert "(200, 3, 3, 24) float32" in report and "(200, 3, 3, 24) int32" in report and not launches
-    assert type(index.data) is Packed and type(kept_of(index)) is CompanionOutput
+    assert type(index.array) is Packed and type(kept_of(index)) is CompanionOutput
     assert index.reshape(-1).shape == (index.size,) and launches
 
 

@@ -163,18 +163,18 @@ def test_the_largest_element_is_looked_for_once(reads, launches):
     entries = ["planes_amax", f"planes_split_{reads}"]
     for expected in (entries, entries[1:], entries[1:]):
         launches.clear()
-        a = operand(x.data, reads, keep=False)
-        assert launches == expected and set(x.data.derived) == {f"scale of {reads}"}
+        a = operand(x.array, reads, keep=False)
+        assert launches == expected and set(x.array.derived) == {f"scale of {reads}"}
         check(values[0], reads, a)
     x.copy_(values[1])
     launches.clear()
-    check(values[1].reshape(1, -1), reads, operand(x.data.reshaped((1, x.size)), reads, keep=False))
+    check(values[1].reshape(1, -1), reads, operand(x.array.reshaped((1, x.size)), reads, keep=False))
     assert launches == entries
     x.__dlpack__()
     for _ in range(2):
         launches.clear()
-        operand(x.data, reads)
-        assert launches == entries and not x.data.derived
+        operand(x.array, reads)
+        assert launches == entries and not x.array.derived
 
 
 def test_more_weights_than_a_table_holds(launches):

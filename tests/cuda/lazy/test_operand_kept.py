@@ -77,22 +77,22 @@ def test_a_change_drops_it(change, through):
     w = tensor(normal(48))
     if through == "reshaped before":
         other = w.reshape(6, 8).reshape(48)
-        a = operand(w.data, "float16x2")
+        a = operand(w.array, "float16x2")
     else:
-        a = operand(w.data, "float16x2")
+        a = operand(w.array, "float16x2")
         other = {"itself": w, "detached": w.detach(), "reshaped after": w.reshape(6, 8).reshape(48)}[through]
     old = w.numpy()
     CHANGES[change](other)
     assert not np.array_equal(w.numpy(), old)
-    b = operand(w.data, "float16x2")
-    assert b.ptr != a.ptr and operand(w.data, "float16x2") is b
+    b = operand(w.array, "float16x2")
+    assert b.ptr != a.ptr and operand(w.array, "float16x2") is b
     check(w.numpy(), "float16x2", b)
 
 
 def test_every_mutating_op_drops_before_it_writes(monkeypatch):
     """So that an implementation may leave what it derives from the new elements."""
     w = tensor(normal(48))
-    a = operand(w.data, "float16x2")
+    a = operand(w.array, "float16x2")
 
     def implementation(params, *others, **attrs):
         assert not params[0].derived
@@ -100,49 +100,49 @@ def test_every_mutating_op_drops_before_it_writes(monkeypatch):
 
     monkeypatch.setitem(update.sgd_step.impls, "cuda", implementation)
     sgd(w)
-    assert operand(w.data, "float16x2") is a and w._version == 1
+    assert operand(w.array, "float16x2") is a and w._version == 1
 
 
 def test_reading_drops_nothing():
     w = tensor(normal(48), requires_grad=True)
-    a = operand(w.data, "float16x2")
+    a = operand(w.array, "float16x2")
     g = tensor(normal(48))
     ((w * g).relu().sum() + w.sum()).backward()
     update.sgd_step([g], [w], [], lr=0.5)
     w.numpy(), w.tolist(), repr(w)
-    assert operand(w.data, "float16x2") is a
+    assert operand(w.array, "float16x2") is a
 
 
 def test_memory_that_others_see_has_no_operand_kept():
     w = tensor(normal(48))
     view = w.reshape(6, 8)
-    operand(w.data, "float16x2")
+    operand(w.array, "float16x2")
     w.__dlpack__()
-    for x in (w.data, view.data, w.reshape(2, 24).data):
+    for x in (w.array, view.array, w.reshape(2, 24).array):
         assert operand(x, "float16x2", keep=True) is not operand(x, "float16x2", keep=True)
-    prepare_weights([w.data, view.data], "float16x2")
-    assert not w.data.derived and not view.data.derived
+    prepare_weights([w.array, view.array], "float16x2")
+    assert not w.array.derived and not view.array.derived
     v = tensor(normal(48))
-    assert v.__cuda_array_interface__ and v.data.derived.visible
-    operand(v.data, "float16x2")
-    assert not v.data.derived
+    assert v.__cuda_array_interface__ and v.array.derived.visible
+    operand(v.array, "float16x2")
+    assert not v.array.derived
 
 
 def test_a_copy_that_is_handed_over_leaves_the_tensor_alone():
     w = tensor(normal(48))
-    a = operand(w.data, "float16x2")
+    a = operand(w.array, "float16x2")
     w.__dlpack__(copy=True)
-    assert operand(w.data, "float16x2") is a
+    assert operand(w.array, "float16x2") is a
 
 
 def test_memory_of_others_has_no_operand_kept():
     owner = memory.upload(normal(48))
     interface = {"shape": (48,), "typestr": "<f4", "data": (owner.ptr, False), "version": 3}
     t = alpha.from_dlpack(SimpleNamespace(__cuda_array_interface__=interface, owner=owner))
-    a = operand(t.data, "float16x2")
+    a = operand(t.array, "float16x2")
     memory.copy(owner, memory.upload(normal(48, seed=9)))  # as the other library would
-    b = operand(t.data, "float16x2")
-    assert not t.data.derived and not np.array_equal(planes_of(a), planes_of(b))
+    b = operand(t.array, "float16x2")
+    assert not t.array.derived and not np.array_equal(planes_of(a), planes_of(b))
     check(t.numpy(), "float16x2", b)
 
 
@@ -157,14 +157,14 @@ def test_operands_are_live_memory_and_go_with_the_tensor():
     gc.disable()
     try:
         before = BACKEND.memory_stats()["live"]
-        a = operand(w.data, "float16x2")
+        a = operand(w.array, "float16x2")
         assert 4 * size <= BACKEND.memory_stats()["live"] - before <= 4 * size + 4096 and a.nbytes == 4 * size
         del a
         assert BACKEND.memory_stats()["live"] >= before + 4 * size, "it is kept"
-        operand(w.data, "float16x2", keep=False)
+        operand(w.array, "float16x2", keep=False)
         sgd(w)
         assert BACKEND.memory_stats()["live"] == before, "the step has dropped it"
-        operand(w.data, "float16")
+        operand(w.array, "float16")
         del w
         assert BACKEND.memory_stats()["live"] == before - 4 * size
     finally:
@@ -173,7 +173,7 @@ def test_operands_are_live_memory_and_go_with_the_tensor():
 
 def test_the_report_names_them():
     w = alpha.nn.Parameter(tensor(normal(3000, 1000)))
-    operand(w.data, "float16x2"), operand(w.data, "float16")
+    operand(w.array, "float16x2"), operand(w.array, "float16")
     report = memory_summary()
     assert "(3000, 1000) float32, a leaf, or without a graph" in report
     for reads, mib in (("float16x2", "11.4 MiB"), ("float16", "5.7 MiB")):
@@ -186,9 +186,9 @@ def test_the_report_names_them():
 def test_the_weights_of_a_network_are_made_anew_together():
     weights = [tensor(normal(6, 8, seed=k)) for k in range(3)]
     for w in weights[:2]:
-        operand(w.data, "float16x2")
+        operand(w.array, "float16x2")
     update.sgd_step(weights, [tensor(normal(6, 8, seed=7)) for _ in weights], [], lr=0.5)
-    assert not any(w.data.derived for w in weights)
-    check(weights[1].numpy(), "float16x2", operand(weights[1].data, "float16x2"))
-    assert [bool(w.data.derived) for w in weights] == [True, True, False]  # the third was never asked for
-    check(weights[0].numpy(), "float16x2", weights[0].data.derived["float16x2"])
+    assert not any(w.array.derived for w in weights)
+    check(weights[1].numpy(), "float16x2", operand(weights[1].array, "float16x2"))
+    assert [bool(w.array.derived) for w in weights] == [True, True, False]  # the third was never asked for
+    check(weights[0].numpy(), "float16x2", weights[0].array.derived["float16x2"])

@@ -160,7 +160,7 @@ def convolved(**attrs) -> alpha.Tensor:
 
 
 def counts(y: alpha.Tensor) -> bool:
-    return statistics.NAME in (y.data.derived or ())
+    return statistics.NAME in (y.array.derived or ())
 
 
 @pytest.mark.usefixtures("tensor_cores_first")
@@ -242,7 +242,7 @@ def test_an_output_that_is_written_again_is_read(wide_map: bool, wide_filters: b
     x, w = normal(5, 4, 4, 24), normal(16, 3, 3, 24, seed=1)
     x, w = x * (wide(24) if wide_map else 1), w * (wide(24) if wide_filters else 1)
     y = ops.conv2d(cuda(x.astype(np.float32)), cuda(w.astype(np.float32)), padding=1, for_norm=True)
-    parts: Array = y.data.derived[statistics.NAME]
+    parts: Array = y.array.derived[statistics.NAME]
     launches.clear()
     z = ops.batch_norm(y, eps=1e-30).numpy()
     assert not [entry for entry in launches if entry.startswith("statistics")]
@@ -305,7 +305,7 @@ def test_captured_steps_have_the_same_bits(mode: str) -> None:
 @pytest.mark.usefixtures("tensor_cores_first")
 def test_memory_is_given_back_with_the_first_reader() -> None:
     y = convolved()
-    parts = y.data.derived[statistics.NAME]
+    parts = y.array.derived[statistics.NAME]
     assert parts.shape[1:] == (3, 24) and parts.nbytes < 2 * wgmma.context.sm_count * 3 * 24 * 4 + 1
     ops.batch_norm(y)
     assert not counts(y)

@@ -24,12 +24,12 @@ pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 @pytest.mark.parametrize("form", FORMS)
 def test_a_look_leaves_the_form_alone(form):
     x, wanted = like(Norm(60, 24), form)
-    state = x.data.derived
+    state = x.array.derived
     before = state.in_planes, state.reads, state.memory.elements.ptr
-    got = BACKEND.to_numpy(lazy.peek(x.data))
+    got = BACKEND.to_numpy(lazy.peek(x.array))
     assert np.abs(got - wanted).max() <= 2.0 ** -20 * np.abs(wanted).max()
     assert (state.in_planes, state.reads, state.memory.elements.ptr) == before
-    assert lazy.peek(cuda(normal(3)).data).shape == (3,), "of an array that never waits it is the array"
+    assert lazy.peek(cuda(normal(3)).array).shape == (3,), "of an array that never waits it is the array"
 
 
 def test_a_look_at_what_waits_for_what_waits(launches):
@@ -39,8 +39,8 @@ def test_a_look_at_what_waits_for_what_waits(launches):
     y = second.call(x)
     z = max_pool2d(y, 2)
     with alpha.no_grad():
-        got = BACKEND.to_numpy(lazy.peek(z.data))
-    assert all(type(t.data) is Deferred and t.data.derived.reads for t in (x, y, z))
+        got = BACKEND.to_numpy(lazy.peek(z.array))
+    assert all(type(t.array) is Deferred and t.array.derived.reads for t in (x, y, z))
     wanted = second.y64(first.y64()).reshape(2, 2, 2, 2, 2, 8).max((2, 4))
     assert np.abs(got - wanted).max() < 1e-5
     launches.clear()

@@ -42,8 +42,8 @@ def both(f: Callable[..., list[Tensor]], *arrays: np.ndarray, dtype: str = "floa
     for fuse in (1, 0):
         with config(fuse=fuse):
             xs = [alpha.tensor(a, device="cuda").astype(dtype) for a in arrays]
-            xs = [alpha.Tensor(x.data, x.shape, x.dtype, x.device).requires_grad_() for x in xs]
-            assert all(x.data.ptr for x in xs)
+            xs = [alpha.Tensor(x.array, x.shape, x.dtype, x.device).requires_grad_() for x in xs]
+            assert all(x.array.ptr for x in xs)
             found.append([t.numpy() for t in f(*xs)])
     return found
 
@@ -106,7 +106,7 @@ def test_an_activation_behind_batch_norm_rides_on_it(name: str, residual: bool, 
         y = ops.batch_norm(x, gamma, beta, None, None, z if residual else None, training=True)
         y = getattr(ops, name)(y)
         launches.clear()
-        assert y.data.ptr
+        assert y.array.ptr
         forward = list(launches)
         y.backward(z.detach())
         assert [e.startswith("chain_norm") for e in forward] == ([True] if config.fuse else [])
@@ -153,7 +153,7 @@ def test_what_is_between_takes_no_memory() -> None:
             x = alpha.tensor(normal(*SHAPE), device="cuda").astype("bfloat16").requires_grad_()
             before = backend.memory_stats()["live"]
             y = ops.gelu(ops.batch_norm(x, None, None, None, None, training=True))
-            assert y.data.ptr
+            assert y.array.ptr
             live[fuse] = backend.memory_stats()["live"] - before
             del y
     assert live[0] - live[1] >= SIZE * ITEMSIZE["bfloat16"]
@@ -163,8 +163,8 @@ def test_what_is_between_takes_no_memory() -> None:
 def test_nothing_is_held_until_garbage_is_collected() -> None:
     backend = alpha.backend.get_backend("cuda")
     x = alpha.tensor(normal(*SHAPE), device="cuda").astype("bfloat16")
-    assert x.data.ptr
-    x = alpha.Tensor(x.data, x.shape, x.dtype, x.device).requires_grad_()
+    assert x.array.ptr
+    x = alpha.Tensor(x.array, x.shape, x.dtype, x.device).requires_grad_()
 
     def step() -> None:
         y = ops.gelu(ops.batch_norm(x * 2.0, None, None, None, None, training=True)) + x
@@ -302,7 +302,7 @@ def test_an_op_of_ones_own_needs_its_equation_alone(launches) -> None:
         ops.relu(chain_cubed(x, 1.0, a=3.0) * 2.0).numpy()
     assert launches == ["chain_chain_cubed_mul_relu"]
     with pytest.raises(DTypeError, match=r"chain_cubed: its equation computes floats, the dtype is int32(.|\n)*help: "):
-        chain_cubed.impls["cuda"](ops.arange(5, device="cuda").astype("int32").data, 1.0, a=1.0)
+        chain_cubed.impls["cuda"](ops.arange(5, device="cuda").astype("int32").array, 1.0, a=1.0)
 
 
 def test_activation_cu_is_what_the_equations_give() -> None:
@@ -314,7 +314,7 @@ def test_a_norm_that_waits_to_be_written_as_planes_is_made_by_the_activation(lau
         y = ops.batch_norm(x, gamma, None, None, None, training=True)
         t = ops.silu(y)
         launches.clear()
-        assert t.data.ptr
+        assert t.array.ptr
         assert launches == ["chain_norm_silu"] * config.fuse
         t.backward(z.detach())
         assert not any(entry.startswith("planes_merge") for entry in launches)

@@ -179,7 +179,7 @@ def test_transfer_there_and_back(dtype: str) -> None:
     a = ints(3, 50, low=0, dtype=dtype)
     x = alpha.tensor(a).to("cuda")
     copy = transfer(x, "cuda", "cuda")
-    assert (x.device, copy.device) == ("cuda", "cuda") and copy.data.ptr != x.data.ptr
+    assert (x.device, copy.device) == ("cuda", "cuda") and copy.array.ptr != x.array.ptr
     for y in (x.cpu(), copy.cpu()):
         assert y.device == "cpu" and y.dtype == dtype
         np.testing.assert_array_equal(y.numpy(), a)

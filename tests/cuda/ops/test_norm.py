@@ -382,8 +382,8 @@ def test_a_part_of_a_gradient_outlives_what_it_is_a_part_of() -> None:
     wanted = x.numpy()[..., 8:24].copy()
     make = lambda: slice_axes(x, [(0, 2, 1), (0, 3, 1), (0, 3, 1), (8, 16, 1)], in_place=True)  # noqa: E731
     part, other = make(), make()
-    assert rows_of(part.data)[1] == 32 and np.array_equal((part + 1).numpy(), wanted + 1)
-    assert rows_of(part.data)[1] == 16 and np.array_equal(other.reshape(-1).numpy(), wanted.reshape(-1))
+    assert rows_of(part.array)[1] == 32 and np.array_equal((part + 1).numpy(), wanted + 1)
+    assert rows_of(part.array)[1] == 16 and np.array_equal(other.reshape(-1).numpy(), wanted.reshape(-1))
     part = make()
     x.copy_(x * 0)
-    assert rows_of(part.data)[1] == 16 and np.array_equal(part.numpy(), wanted) and not make().numpy().any()
+    assert rows_of(part.array)[1] == 16 and np.array_equal(part.numpy(), wanted) and not make().numpy().any()

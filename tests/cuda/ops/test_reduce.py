@@ -120,7 +120,7 @@ def test_gradients_of_reductions_agree():
 def test_nan_flag(dtype):
     def flag(a):
         x = alpha.tensor(a, device="cuda").astype(dtype)
-        return download(cuda_reduce.nan_flag(x.data), "int32")
+        return download(cuda_reduce.nan_flag(x.array), "int32")
     x = floats(3, 700)
     x[1, 5] = np.inf
     assert flag(x) == 0

@@ -145,7 +145,7 @@ def test_a_padding_is_one_launch_of_the_largest_unit(launches: list[str]) -> Non
 def test_whole_slices_and_reshapes_share_their_elements() -> None:
     x = alpha.tensor(ints(4, 6), device="cuda")
     for y in (x.reshape(3, 8), x[:], x[None], x.permute(0, 1), x.expand(4, 6)):
-        assert y.data.ptr == x.data.ptr
+        assert y.array.ptr == x.array.ptr
 
 
 def test_axes_are_merged() -> None:

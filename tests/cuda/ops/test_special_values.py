@@ -83,7 +83,7 @@ def test_gradients_of_a_relu_in_planes_pass_where_it_has_nan(value: float) -> No
     gamma, beta, g = (cuda(a) for a in (np.ones(24, np.float32), np.zeros(24, np.float32), normal(60, 24, seed=3)))
     y = batch_norm_act(cuda(x), gamma, beta)
     planes(y)
-    dx = memory.download(relu_grad_cuda(g.data, y.data), np.float32)
+    dx = memory.download(relu_grad_cuda(g.array, y.array), np.float32)
     assert np.isnan(y.numpy()[:, 3]).all() and (dx[:, 3] == g.numpy()[:, 3]).all()
     assert_equal_at(dx, np.where(y.numpy() <= 0, 0, g.numpy()))
 
@@ -130,7 +130,7 @@ def test_labels_that_changed_before_backward_touch_no_other_memory() -> None:
         labels = alpha.tensor(np.arange(5), dtype, device="cuda")
         loss = ops.cross_entropy(x, labels, reduction="sum")
         changed = alpha.tensor(np.array([0, 1, bad, 3, 4]), dtype, device="cuda")
-        memory.copy(labels.data, changed.data)
+        memory.copy(labels.array, changed.array)
         loss.backward()
         assert (np.isnan(x.grad.numpy()).all(1) == [False, False, True, False, False]).all()
         assert np.isfinite(x.grad.numpy()[[0, 1, 3, 4]]).all()

@@ -45,7 +45,7 @@ class Growing:
 
 def record(function: Growing, forget: Callable[[], None] | None) -> tuple[int, int]:
     """Returns the bytes of a recording, and how often the function was called."""
-    recording = Recording(function, [alpha.tensor(np.ones(8, np.float32), device="cuda").data], forget)
+    recording = Recording(function, [alpha.tensor(np.ones(8, np.float32), device="cuda").array], forget)
     held = recording.nbytes
     starts = sorted((x.ptr, x.nbytes) for x in function.stays)
     assert all(a + n <= b for (a, n), (b, _) in pairwise(starts)), "two arrays overlap"

@@ -51,7 +51,7 @@ def steps(count: int = 2) -> list[np.ndarray]:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    return [p.data for p in net.parameters()]
+    return [p.array for p in net.parameters()]
 
 
 def test_two_steps_have_the_same_bits(cold):

@@ -195,7 +195,7 @@ def test_weights_set_in_place_are_seen_and_weights_elsewhere_end_the_recording()
         net.weight.copy_(np.full((2, 3), 5, np.float32))
         net.bias.copy_(np.zeros(2, np.float32))
         assert (double(x).numpy() == 30).all()
-        net.weight.data = alpha.tensor(np.ones((2, 3), np.float32), device="cuda").data
+        net.weight.array = alpha.tensor(np.ones((2, 3), np.float32), device="cuda").array
         assert memory.pool.reserved and (double(x).numpy() == 6).all() and not memory.pool.reserved
 
 

@@ -27,7 +27,7 @@ def test_memory_is_counted_and_comes_back():
     chain = alpha.capture(lambda x: ((x + 1) * 2 + x).sum())
     for _ in range(4):
         assert chain(x).item() == 5 << 16
-    assert memory.pool.live - before >= memory.pool.reserved >= 2 * x.data.nbytes
+    assert memory.pool.live - before >= memory.pool.reserved >= 2 * x.array.nbytes
     del chain
     gc.collect()
     assert memory.pool.reserved == 0 and memory.pool.live == before
@@ -45,7 +45,7 @@ def test_neighbours_that_are_freed_serve_larger_tensors():
     captured = alpha.capture(growing)
     found = [captured(x).item() for _ in range(4)]
     assert found == [(10 + 10) << 20] * 4
-    assert memory.pool.reserved < 10 * x.data.nbytes
+    assert memory.pool.reserved < 10 * x.array.nbytes
 
 
 def test_gradients_outlive_their_recording_and_all_memory_comes_back():

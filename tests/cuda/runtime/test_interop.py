@@ -54,7 +54,7 @@ def test_our_own_capsule_comes_back_as_the_same_memory(dtype, shape):
     assert t.__dlpack_device__() == (2, 0)
     back = alpha.from_dlpack(t)
     assert (back.shape, back.dtype, back.device) == (shape, dtype, "cuda")
-    assert np.array_equal(back.numpy(), t.numpy()) and (back.data.ptr == t.data.ptr or not t.size)
+    assert np.array_equal(back.numpy(), t.numpy()) and (back.array.ptr == t.array.ptr or not t.size)
     back.copy_(alpha.tensor(np.zeros(shape), dtype, "cuda"))
     assert not t.numpy().any()
 
@@ -136,7 +136,7 @@ def test_their_memory_lives_until_our_kernels_are_done(monkeypatch):
 
 def test_the_interface_describes_the_memory():
     t = make(2, 3, dtype="float16")
-    assert t.__cuda_array_interface__ == {"shape": (2, 3), "typestr": "<f2", "data": (t.data.ptr, False), "version": 3,
+    assert t.__cuda_array_interface__ == {"shape": (2, 3), "typestr": "<f2", "data": (t.array.ptr, False), "version": 3,
                                           "strides": None, "stream": context.stream.handle}
     assert type(t.__cuda_array_interface__["shape"]) is tuple   # CuPy takes no subclass
     assert not hasattr(t.astype("bfloat16"), "__cuda_array_interface__")
@@ -149,7 +149,7 @@ def test_foreign_memory_is_taken_as_it_is(dtype):
     values = (np.arange(6).reshape(2, 3) % 2).astype(dtype)
     producer = Producer(values)
     t = alpha.from_dlpack(producer)
-    assert (t.data.ptr, t.shape, t.dtype, t.device) == (int(producer.memory), (2, 3), dtype, "cuda")
+    assert (t.array.ptr, t.shape, t.dtype, t.device) == (int(producer.memory), (2, 3), dtype, "cuda")
     assert np.array_equal(t.numpy(), values)
     t.copy_(np.ones((2, 3), dtype))
     back = np.empty_like(values)
@@ -207,11 +207,11 @@ def torch():
 def test_torch_shares_memory_both_ways(torch, dtype):
     t = make(300, 7, dtype=dtype)
     x = torch.from_dlpack(t)
-    assert x.data_ptr() == t.data.ptr and x.dtype == getattr(torch, dtype) and x.shape == (300, 7)
+    assert x.data_ptr() == t.array.ptr and x.dtype == getattr(torch, dtype) and x.shape == (300, 7)
     assert np.array_equal(x.cpu().float().numpy(), t.numpy().astype("float32"))
     y = torch.ones(300, 7, device="cuda").to(getattr(torch, dtype))
     back = alpha.from_dlpack(y)
-    assert back.data.ptr == y.data_ptr() and back.dtype == dtype and back.numpy().all()
+    assert back.array.ptr == y.data_ptr() and back.dtype == dtype and back.numpy().all()
 
 
 @pytest.mark.torch
@@ -241,15 +241,15 @@ def test_torch_frees_what_alpha_has_let_go(torch):
 @pytest.mark.torch
 def test_torch_takes_the_array_interface(torch):
     t = make(4, 5)
-    assert torch.as_tensor(t, device="cuda").data_ptr() == t.data.ptr
+    assert torch.as_tensor(t, device="cuda").data_ptr() == t.array.ptr
 
 
 def test_cupy_shares_memory_both_ways():
     cupy = pytest.importorskip("cupy")
     t = make(4, 5)
     a = cupy.from_dlpack(t)
-    assert a.data.ptr == cupy.asarray(t).data.ptr == t.data.ptr
-    assert alpha.from_dlpack(a).data.ptr == t.data.ptr
+    assert a.data.ptr == cupy.asarray(t).data.ptr == t.array.ptr
+    assert alpha.from_dlpack(a).array.ptr == t.array.ptr
 
 
 def test_the_backend_names_its_stream():

@@ -77,7 +77,7 @@ def test_a_kernel_that_does_not_compile_shows_why_and_leaves_the_others(source, 
     bad = Kernel(tmp_path / "bad.cu", "bad", "ptr x")
     x = alpha.tensor([1.0, 2.0], device="cuda")
     with pytest.raises(CompileError) as caught:
-        bad(1, x.data)
+        bad(1, x.array)
     text = str(caught.value)
     assert "compiling bad.cu" in text and "nonsense" in text and "command: " in text and len(text.splitlines()) < 40
     assert x.numpy().tolist() == [1.0, 2.0]

@@ -114,8 +114,8 @@ def test_repr_names_the_device():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_copy_overwrites_in_place(source, dtype):
     t = on_gpu(1.0, 2.0).astype(dtype)
-    where, version = t.data.ptr, t._version
-    assert t.copy_(source()) is t and t.data.ptr == where and t._version == version + 1
+    where, version = t.array.ptr, t._version
+    assert t.copy_(source()) is t and t.array.ptr == where and t._version == version + 1
     assert t.numpy().tolist() == [5.0, 6.0]
     with pytest.raises(ShapeError, match=r"copy_: the source has shape \(3,\), the tensor \(2,\)"):
         t.copy_(np.zeros(3))
@@ -131,7 +131,7 @@ def test_the_backend_reports_its_memory():
     t = alpha.zeros((1 << 18,), device="cuda")
     backend.synchronize()
     stats = backend.memory_stats()
-    assert stats["peak"] >= stats["live"] >= t.data.nbytes
+    assert stats["peak"] >= stats["live"] >= t.array.nbytes
 
 
 # ---- autograd --------------------------------------------------------------------------------------------------------
