@@ -85,7 +85,7 @@ def saved(nodes: Iterable[Any]) -> Iterator[Holding]:
     for node in nodes:
         for value in node.saved or ():
             for item in value if isinstance(value, list) else [value]:
-                data = getattr(item, "data", item)
+                data = getattr(item, "array", item)
                 if hasattr(data, "nbytes") and not isinstance(data, memoryview):
                     yield from holdings(data)
 

@@ -36,7 +36,7 @@ def twins(channels: int = 4) -> tuple[nn.Module, object]:
 def test_the_whole_comparison_of_a_tiny_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One process per library and configuration, equal losses, tables, pictures; --resume then measures nothing."""
     from benchmarks import compare
-    flags = ["--models", "lenet5:4", "--device", "cpu", "--configurations", *EAGER, "--rounds", "1", "--visit-ms", "5",
+    flags = ["--models", "lenet5:32", "--device", "cpu", "--configurations", *EAGER, "--rounds", "1", "--visit-ms", "5",
              "--output", str(tmp_path)]
     assert compare.main(flags) == 0
     rows = results.read(tmp_path / "compare.jsonl")
@@ -55,7 +55,7 @@ def test_the_whole_comparison_of_a_tiny_network(tmp_path: Path, capsys: pytest.C
     assert {p.name for p in tmp_path.glob("*.png")} == {"zeros.png", "speedups.png", "steps.png", "memory.png",
                                                         "losses.png", "live_bytes.png"}
     printed = capsys.readouterr().out
-    assert "| lenet5 | 4 | fp32 | torch_nhwc | nhwc |" in printed and "times as fast" in printed
+    assert "| lenet5 | 32 | fp32 | torch_nhwc | nhwc |" in printed and "times as fast" in printed
     assert compare.main([*flags, "--resume"]) == 0
     assert len(results.read(tmp_path / "compare.jsonl")) == len(rows)
 
@@ -69,7 +69,7 @@ def test_a_compiled_step_takes_the_faster_layout(compiles: bool, tmp_path: Path,
     elif "slow" not in request.config.getoption("markexpr"):
         pytest.skip("g++ works for half a minute: pytest -m slow tests/test_compare.py runs it")
     from benchmarks import compare
-    assert compare.main(["--models", "lenet5:4", "--device", "cpu", "--configurations", "torch_nchw", "torch_compile",
+    assert compare.main(["--models", "lenet5:32", "--device", "cpu", "--configurations", "torch_nchw", "torch_compile",
                          "--rounds", "1", "--visit-ms", "5", "--output", str(tmp_path)]) == 0
     row = results.read(tmp_path / "compare.jsonl")[-1]
     assert (row["configuration"], row["layout"]) == ("torch_compile", "nchw")
