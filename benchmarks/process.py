@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+# What holds PyTorch to the vectors that ALPHA_CPU_ISA holds alpha to.
+TORCH_ISA = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
 LIMIT_S = 400.0  # for one answer: building kernels and torch.compile take their time
 
 
@@ -28,7 +30,8 @@ class Worker:
                  root: Path = ROOT, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         self.library, self.limit_s = library, limit_s
         self.process = subprocess.Popen([sys.executable, "-m", module, library], cwd=root, text=True,
-                                        env={**os.environ, **settings},
+                                        env={**TORCH_ISA.get(os.environ.get("ALPHA_CPU_ISA", ""), {}), **os.environ,
+                                             **settings},
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, **request: Any) -> dict[str, Any]:
