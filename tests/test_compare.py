@@ -396,17 +396,3 @@ def test_the_last_result_of_a_configuration_counts(tmp_path: Path) -> None:
     assert [row["ms"]["torch"] for row in results.latest(results.read(file), compare_tables.KEY)] == [32.0, 33.0]
     results.record(None, {}, rows[0])
     assert results.read(tmp_path / "none.jsonl") == []
-
-
-
-
-def test_pytorch_is_held_to_the_vectors_that_alpha_is_held_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import process
-    started: list[dict[str, str]] = []
-    monkeypatch.setattr(process.subprocess, "Popen", lambda *args, env, **more: started.append(env))
-    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
-    for isa in ("", "avx2"):
-        monkeypatch.setenv("ALPHA_CPU_ISA", isa)
-        process.Worker("torch")
-    assert "ATEN_CPU_CAPABILITY" not in started[0]
-    assert (started[1]["ATEN_CPU_CAPABILITY"], started[1]["ONEDNN_MAX_CPU_ISA"]) == ("avx2", "AVX2")
