@@ -22,6 +22,8 @@ HALF_DTYPES = frozenset({"float16", "bfloat16"})
 FLOAT_DTYPES = HALF_DTYPES | {"float32", "float64"}
 INT_DTYPES = frozenset({"int32", "int64", "uint8"})
 DTYPES = FLOAT_DTYPES | INT_DTYPES | {"bool"}
+# Bytes of an element
+ITEMSIZE = {"bool": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "float64": 8, "int64": 8}
 
 BACKENDS = ("cpu", "cuda")
 

@@ -9,7 +9,6 @@ Arrays below SMALL bytes are NumPy's own and are not counted.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from alpha.config import config
-from alpha.cpu.native import DATA
+from alpha.cpu.native import ptr
 from alpha.errors import OutOfMemoryError, message
 from alpha.inputs.sizes import host_nbytes
 
@@ -151,7 +150,7 @@ def empty(shape: tuple[int, ...], dtype: Any = "float32") -> np.ndarray:
     if nbytes < SMALL:
         return np.empty(shape, dtype)
     raw = pool.take(nbytes)
-    address = ctypes.c_void_p.from_address(id(raw) + DATA).value or 0
+    address = ptr(raw).value or 0
     if on_allocate:
         on_allocate(address, raw.nbytes)
     return np.asarray(_Block(raw, address, tuple(shape), _typestr[dtype]))

@@ -8,12 +8,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from alpha.backend import ITEMSIZE
 from alpha.errors import AlphaError, OutOfMemoryError, ShapeError, message
 
 MAX_SIZE = 1 << 62  # bytes of a tensor, and the largest int for a size
 MAX_NDIM = 32       # axes: what every NumPy has
 
-ITEMSIZE = {"bool": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "float64": 8, "int64": 8}
 GIB = 1 << 30
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 

@@ -6,13 +6,12 @@ import html
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
-from alpha.backend import DTYPES, FLOAT_DTYPES, get_backend
+from alpha.backend import DTYPES, FLOAT_DTYPES, ITEMSIZE, get_backend
 from alpha.errors import ArgumentError, DTypeError, MissingError, message, shown
 from alpha.inputs.arguments import bound, bound_methods
 from alpha.inputs.dtypes import dtype_name
 from alpha.inputs.ints import as_int
 from alpha.methods import OPS, twins
-from alpha.methods.names import ITEMSIZE
 
 if TYPE_CHECKING:
     from alpha.tensor import Tensor

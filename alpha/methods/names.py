@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from alpha.backend import DTYPES as NAMES
-from alpha.backend import FLOAT_DTYPES, device_type, get_backend
+from alpha.backend import FLOAT_DTYPES, ITEMSIZE, device_type, get_backend
 from alpha.methods import twins
-
-ITEMSIZE = {"bool": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
 
 
 def _missing(thing: Any, what: str, name: str, fix: str) -> Exception:
@@ -81,10 +80,7 @@ class Shape(tuple[int, ...]):
 
     def numel(self) -> int:
         """Returns the number of elements."""
-        n = 1
-        for length in self:
-            n *= length
-        return n
+        return prod(self)
 
     def __getattr__(self, name: str) -> Any:
         raise _missing(self, "shape", name, "a shape is a tuple of ints, with numel()")

@@ -243,8 +243,7 @@ def _clip(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
 
 def _flatten(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
     x, axis = held[node.inputs[0]].as_file(), node.attributes.get("axis", 1)
-    rows = prod(x.shape[:axis])
-    return ops.reshape(x, (rows, prod(x.shape[axis:])))
+    return ops.reshape(x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
 
 
 def _reshape(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
@@ -255,7 +254,8 @@ def _reshape(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
 
 
 def _transpose(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
-    x, perm = held[node.inputs[0]], tuple(node.attributes.get("perm", range(held[node.inputs[0]].tensor.ndim)[::-1]))
+    x = held[node.inputs[0]]
+    perm = tuple(node.attributes.get("perm", range(x.tensor.ndim)[::-1]))
     if x.last and perm == TO_LAST:
         return Held(x.tensor)
     if not x.last and perm == TO_FIRST:
