@@ -52,10 +52,9 @@ def holdings(data: Any) -> list[Holding]:
     base = data
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base
-    raw = getattr(base, "_raw", None)
+    block = getattr(base, "block", None)
     address = data.__array_interface__["data"][0]
-    return [Holding(address, data.nbytes, False) if raw is None else Holding(
-        raw.__array_interface__["data"][0], raw.nbytes, True)]
+    return [Holding(address, data.nbytes, False) if block is None else Holding(block.start, block.nbytes, True)]
 
 
 def _of_all(tensors: Iterable[Any]) -> list[Holding]:

@@ -76,7 +76,7 @@ def test_the_hook_of_the_pool_is_put_back() -> None:
         memory.empty((memory.SMALL - 1,), "uint8")
     finally:
         memory.on_allocate = None
-    assert seen[-1] == (kept.__array_interface__["data"][0], memory.bin_size(memory.SMALL))
+    assert seen[-1] == (kept.__array_interface__["data"][0], memory.SMALL)
 
 
 def test_more_images_need_more_activations_but_no_more_weights() -> None:

@@ -1,19 +1,21 @@
-"""A pool for the CPU's arrays: freed blocks are kept and handed out again.
+"""A pool for the CPU's arrays: blocks lie in ranges of addresses, and freed ones are handed out again.
 
-A fresh array of megabytes costs a page fault per 4 KiB, often more than the kernel that fills it. The pool keeps freed
-blocks in bins (a power of two in eight steps, so at most one ninth is wasted) and counts live, cached and peak bytes.
-Live and cached blocks together are at most KEPT times what was live at most: a training step of GoogLeNet, whose sizes
-are many, needs 1.4 times. What more there is comes from shapes that changed: the bin unused longest is freed first.
-Arrays below SMALL bytes are NumPy's own and are not counted.
+A fresh array of megabytes costs a page fault per 4 KiB, often more than the kernel that fills it; so what was freed is
+kept. A block gets the smallest free run that holds it, and a freed one is joined with its neighbours, whatever their
+sizes: a training step of four networks takes 2 to 5 % more than what is live at its worst moment, and from the third
+step on nothing fresh. A range is much larger than what is asked for, as the system gives memory to those pages alone
+that were written to. Arrays below SMALL bytes are NumPy's own and are not counted.
 """
 
 from __future__ import annotations
 
+import mmap
 import threading
-from collections import OrderedDict
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from alpha.inputs.sizes import host_nbytes
 SMALL = 128 * 1024  # malloc keeps those, and asks the system for larger ones
 LINE = 64  # bytes of a line of the cache; a vector that crosses lines is read and written twice
 MIB = 1 << 20
-KEPT, FLOOR = 1.6, 64 * MIB  # times the highest live bytes, or always this much: what live and cached blocks may have
+RANGE = 1 << 30  # bytes of addresses that are asked for at least; as many as there are, if those are more
 
 on_allocate: Callable[[int, int], None] | None = None  # called with the address and size of every block handed out
 
@@ -34,103 +36,219 @@ _typestr = {key: np.dtype(name).str for name in ("float16", "float32", "float64"
 _itemsize = {key: np.dtype(key).itemsize for key in _typestr}
 
 
-def bin_size(nbytes: int) -> int:
-    """Returns the size of the smallest block that serves nbytes."""
-    step = 1 << max(0, nbytes.bit_length() - 4)
-    return -(-nbytes // step) * step
+class Range:
+    """Addresses that the system gives memory for as they are written to."""
+
+    def __init__(self, nbytes: int) -> None:
+        pages = -(-(nbytes + LINE) // mmap.PAGESIZE)  # a line more, else a run could go on in the next range
+        self._map = mmap.mmap(-1, pages * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)  # 2 MiB a fault; NumPy asks for the same
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        self.start = ptr(self._bytes).value or 0
+        self.end = self.start + self._bytes.nbytes - LINE
+
+    def drop(self, start: int, end: int) -> None:
+        """Gives the memory of whole pages back to the system, not the addresses."""
+        self._map.madvise(mmap.MADV_DONTNEED, start - self.start, end - start)
 
 
-def _aligned(size: int) -> np.ndarray:
-    """Returns fresh bytes that begin with a line of the cache; NumPy's own begin 16 bytes behind a page."""
-    raw = np.empty(size + LINE, np.uint8)
-    first = -raw.__array_interface__["data"][0] % LINE
-    return raw[first:first + size]
+class Block(NamedTuple):
+    """A piece of a range, which it keeps."""
+
+    within: Range
+    start: int
+    nbytes: int
+
+
+class Runs(NamedTuple):
+    """Runs of addresses in order; neighbours are joined.  Never changed: `add` and `cut` return others."""
+
+    starts: list[int]
+    sizes: list[int]
+
+    def best(self, size: int) -> int | None:
+        """Returns the number of the smallest run that is large enough, the first of those; None if there is none."""
+        fitting = [n for n in self.sizes if n >= size]
+        return self.sizes.index(min(fitting)) if fitting else None
+
+    def add(self, start: int, size: int) -> Runs:
+        """Returns the runs with one more, which touches or overlaps none but at its ends."""
+        starts, sizes = self
+        first = last = bisect_right(starts, start)
+        end = start + size
+        if first and starts[first - 1] + sizes[first - 1] == start:
+            first -= 1
+            start = starts[first]
+        if last < len(starts) and starts[last] == end:
+            end += sizes[last]
+            last += 1
+        return Runs([*starts[:first], start, *starts[last:]], [*sizes[:first], end - start, *sizes[last:]])
+
+    def cut(self, start: int, end: int) -> tuple[Runs, int]:
+        """Returns the runs without what lies in [start, end), and how many bytes that is."""
+        left, removed = self, 0
+        if not self.starts or end <= self.starts[0]:
+            return left, removed
+        for run, size in zip(*self):
+            first, last = max(run, start), min(run + size, end)
+            if first < last:
+                k = left.starts.index(run)
+                parts = [(a, b - a) for a, b in ((run, first), (last, run + size)) if a < b]
+                left = Runs([*left.starts[:k], *(a for a, _ in parts), *left.starts[k + 1:]],
+                            [*left.sizes[:k], *(n for _, n in parts), *left.sizes[k + 1:]])
+                removed += last - first
+        return left, removed
 
 
 class Pool:
-    """Blocks of host memory, live and cached.  Thread-safe."""
+    """Blocks of host memory, live and cached.  Thread-safe.
+
+    A garbage collection may begin at any line, and free blocks, or take some: those wait in `_given`, or get a range of
+    their own, while `_busy`. An interrupt may end any line: the next state is made beside the one that counts.
+    """
 
     def __init__(self) -> None:
         self.live = self.cached = self.peak = 0
-        self._high = 0  # the most that was live since the last free_cached
-        self._bins: OrderedDict[int, list[np.ndarray]] = OrderedDict()  # the one that got a block last comes last
-        self._lock = threading.RLock()  # reentrant: a garbage collection inside may free a block
+        self._ranges: list[Range] = []
+        self._free = self._fresh = Runs([], [])  # what is not live, and the part of it that has no memory
+        self._given: deque[Block] = deque()
+        self._lock = threading.RLock()
+        self._busy = False
 
-    def take(self, nbytes: int) -> np.ndarray:
-        """Returns raw bytes of at least nbytes, recycled if there are some.  Raises OutOfMemoryError."""
-        size = bin_size(nbytes)
+    def take(self, nbytes: int) -> Block:
+        """Returns a block of at least nbytes, recycled if there is one.  Raises OutOfMemoryError."""
+        size = -(-nbytes // LINE) * LINE
         with self._lock:
-            free = self._bins.get(size)
-            if free:
-                raw = free.pop()
-                self.cached -= size
-                self.live += size
-            else:
-                raw = self._fresh(size)
-                self.live += size
-                self._shrink()
-            self.peak = max(self.peak, self.live)
-            if self.live > self._high:
-                self._high = self.live
-        return raw
+            if self._busy:
+                own = Range(size)
+                return Block(own, own.start, size)
+            self._busy = True
+            try:
+                if self._given:
+                    self._join()
+                return self._take(size)
+            finally:
+                self._busy = False
 
-    def _shrink(self) -> None:
-        """Frees the bins unused longest; here and not in `give`, which a garbage collection may call at any moment."""
-        self._high = max(self._high, self.live)
-        limit = max(FLOOR, KEPT * self._high)
-        while self.live + self.cached > limit and self._bins:
-            size, blocks = self._bins.popitem(last=False)
-            self.cached -= size * len(blocks)
-
-    def _fresh(self, size: int) -> np.ndarray:
+    def _take(self, size: int) -> Block:
         if self.live + size > host_nbytes():  # the system might promise it, and end the process when it is used
             raise OutOfMemoryError(message(
                 "memory", f"{size / MIB:,.1f} MiB are asked for, the host has {host_nbytes() / MIB:,.1f}",
                 "use a smaller batch or a smaller model", live=f"{self.live / MIB:,.1f} MiB",
                 peak=f"{self.peak / MIB:,.1f} MiB"))
-        for last in (False, True):
-            try:
-                return _aligned(size)
-            except MemoryError as error:
-                if last:
-                    raise OutOfMemoryError(message(
-                        "memory", f"the system refused {size / MIB:.1f} MiB", "use a smaller batch or a smaller model",
-                        live=f"{self.live / MIB:.1f} MiB", peak=f"{self.peak / MIB:.1f} MiB")) from error
-                self.free_cached()
+        k = self._free.best(size)
+        if k is None:
+            self._add_range(size)
+            k = self._free.best(size)
+            assert k is not None
+        starts, sizes = self._free[0][:], self._free[1][:]
+        start = starts[k]
+        if sizes[k] == size:
+            del starts[k], sizes[k]
+        else:
+            starts[k] += size
+            sizes[k] -= size
+        fresh, unused = self._fresh.cut(start, start + size)
+        block = Block(self._range_of(start), start, size)
+        self._free, self._fresh = Runs(starts, sizes), fresh
+        self.live += size
+        self.cached -= size - unused
+        if self.live > self.peak:
+            self.peak = self.live
+        return block
+
+    def _range_of(self, start: int) -> Range:
+        for within in self._ranges:
+            if within.start <= start < within.end:
+                return within
         raise AssertionError("unreachable")
 
-    def give(self, raw: np.ndarray) -> None:
-        """Takes a block back; keeps it unless the cache is full."""
+    def _add_range(self, size: int) -> None:
+        """Asks the system for addresses: for many, else for what is needed, else once more without what is cached."""
+        most = max(RANGE, size, sum(r.end - r.start for r in self._ranges))
+        for nbytes in (most, size, size):
+            try:
+                new = Range(nbytes)
+                break
+            except (OSError, MemoryError) as error:
+                refused = error
+                if nbytes == size:
+                    self._free_cached()
+        else:
+            raise OutOfMemoryError(message(
+                "memory", f"the system refused {size / MIB:.1f} MiB", "use a smaller batch or a smaller model",
+                live=f"{self.live / MIB:.1f} MiB", peak=f"{self.peak / MIB:.1f} MiB")) from refused
+        free, fresh = (runs.add(new.start, new.end - new.start) for runs in (self._free, self._fresh))
+        self._ranges, self._free, self._fresh = [*self._ranges, new], free, fresh
+
+    def give(self, block: Block) -> None:
+        """Takes a block back; keeps its memory unless the cache is full."""
+        self._given.append(block)
         with self._lock:
-            size = raw.nbytes
+            if not self._busy:
+                self._busy = True
+                try:
+                    self._join()
+                finally:
+                    self._busy = False
+
+    def _join(self) -> None:
+        """Joins what was given back with the free runs."""
+        while self._given:
+            within, start, size = self._given.popleft()
+            if within not in self._ranges:  # a range of its own, which goes with it
+                continue
+            self._free = free = self._free.add(start, size)
             self.live -= size
-            if self.cached + size <= config.cpu_cache_mib * MIB:
-                self.cached += size
-                blocks = self._bins.get(size)
-                if blocks is None:
-                    self._bins[size] = [raw]
-                else:
-                    blocks.append(raw)
-                    self._bins.move_to_end(size)
+            self.cached += size
+            if self.cached > config.cpu_cache_mib * MIB:
+                k = bisect_right(free.starts, start) - 1
+                self._drop(within, free.starts[k], free.starts[k] + free.sizes[k])
+
+    def _drop(self, within: Range, start: int, end: int) -> None:
+        """Gives the whole pages of a free run back to the system."""
+        start, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+        if start < end:
+            within.drop(start, end)
+            fresh, unused = self._fresh.cut(start, end)
+            self._fresh = fresh.add(start, end - start)
+            self.cached -= end - start - unused
 
     def free_cached(self) -> None:
-        """Returns every cached block to the system."""
+        """Returns what is cached to the system: whole pages, and ranges in which nothing is live."""
         with self._lock:
-            self._bins.clear()
-            self.cached, self._high = 0, self.live
+            if not self._busy:
+                self._busy = True
+                try:
+                    self._join()
+                    self._free_cached()
+                finally:
+                    self._busy = False
+
+    def _free_cached(self) -> None:
+        for within in self._ranges:
+            for start, size in zip(*self._free):
+                if (start, start + size) == (within.start, within.end):
+                    fresh, unused = self._fresh.cut(start, within.end)
+                    self._free, self._fresh = self._free.cut(start, within.end)[0], fresh
+                    self._ranges = [r for r in self._ranges if r is not within]
+                    self.cached -= size - unused
+                elif within.start <= start < within.end:
+                    self._drop(within, start, start + size)
 
 
-class _Block:
+class _Owner:
     """Owner of one block: the array made from it holds it, and its end gives the block back."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "_raw")
+    __slots__ = ("__array_interface__", "__weakref__", "block")
 
-    def __init__(self, raw: np.ndarray, address: int, shape: tuple[int, ...], typestr: str) -> None:
-        self._raw = raw
-        self.__array_interface__ = {"shape": shape, "typestr": typestr, "version": 3, "data": (address, False)}
+    def __init__(self, block: Block, shape: tuple[int, ...], typestr: str) -> None:
+        self.block = block
+        self.__array_interface__ = {"shape": shape, "typestr": typestr, "version": 3, "data": (block.start, False)}
 
     def __del__(self) -> None:
-        pool.give(self._raw)
+        pool.give(self.block)
 
 
 class Borrowed:
@@ -149,11 +267,10 @@ def empty(shape: tuple[int, ...], dtype: Any = "float32") -> np.ndarray:
     nbytes = prod(shape) * _itemsize[dtype]
     if nbytes < SMALL:
         return np.empty(shape, dtype)
-    raw = pool.take(nbytes)
-    address = ptr(raw).value or 0
+    block = pool.take(nbytes)
     if on_allocate:
-        on_allocate(address, raw.nbytes)
-    return np.asarray(_Block(raw, address, tuple(shape), _typestr[dtype]))
+        on_allocate(block.start, block.nbytes)
+    return np.asarray(_Owner(block, tuple(shape), _typestr[dtype]))
 
 
 def empty_like(a: np.ndarray) -> np.ndarray:
