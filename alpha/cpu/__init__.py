@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from sys import getrefcount
 from typing import Any
 from weakref import ref
 
@@ -61,7 +62,10 @@ class CpuBackend:
         return found if found.flags.writeable else found.copy()
 
     def is_sole(self, t: Any) -> bool:
-        return False
+        if t.dtype != "float32" or getrefcount(t.array) != 2:  # its holder, and the call that counts
+            return False
+        base = t.array.base
+        return base is None or (isinstance(base, memory.Owner) and getrefcount(base) == 3)  # the name here, too
 
     def memory(self, x: np.ndarray) -> np.ndarray:
         base = x.base

@@ -238,7 +238,7 @@ class Pool:
                     self._drop(within, start, start + size)
 
 
-class _Owner:
+class Owner:
     """Owner of one block: the array made from it holds it, and its end gives the block back."""
 
     __slots__ = ("__array_interface__", "__weakref__", "block")
@@ -270,7 +270,7 @@ def empty(shape: tuple[int, ...], dtype: Any = "float32") -> np.ndarray:
     block = pool.take(nbytes)
     if on_allocate:
         on_allocate(block.start, block.nbytes)
-    return np.asarray(_Owner(block, tuple(shape), _typestr[dtype]))
+    return np.asarray(Owner(block, tuple(shape), _typestr[dtype]))
 
 
 def empty_like(a: np.ndarray) -> np.ndarray:
