@@ -241,8 +241,7 @@ def kernel_of(pass_name: str, desc: CoConvDesc, dtype: str, device: str, precisi
     from alpha.cuda.conv.coconv import plan
     from alpha.cuda.conv.planner import precision_of
     with alpha.precision(precision):
-        chosen = plan(pass_name, desc, precision_of(dtype)).chosen
-    return chosen.name if chosen else "composed"
+        return plan(pass_name, desc, precision_of(dtype)).chosen.name
 
 
 HEAD = ("set", "shape", "n", "pass", "precision", "us", "composed", "Conv2d", "PyTorch", "its TF32", "times PyTorch",

@@ -15,7 +15,7 @@ def walked(slabs, read: np.ndarray, w: np.ndarray, fprop: bool, size: int) -> np
     """Returns what the table says, flat: sums by row, pixel and segment."""
     out, written = np.zeros(size), np.zeros(size, int)
     read, w = read.ravel(), w.ravel()
-    for head in slabs.heads.tolist():
+    for head, *_ in slabs.sums:
         c = dict(zip(LEVEL_FIELDS, slabs.classes[head].tolist()))
         m = np.arange(c["rows"])
         pixel, image = m // slabs.images, m % slabs.images
@@ -57,8 +57,8 @@ def test_work_lists_cover_every_tile_the_longest_sums_first(case: CoCase) -> Non
     for slabs in (fprop_slabs(case.desc), dgrad_slabs(case.desc)):
         counts = slabs.slabs(64, 32, 16)
         work = slabs.work(64, 32)
-        assert len(work) == sum(count for count, _ in counts) and len(counts) == len(slabs.heads)
+        assert len(work) == sum(count for count, _ in counts) and len(counts) == len(slabs.sums)
         assert len(np.unique(work, axis=0)) == len(work)
-        flops = [dict(zip(LEVEL_FIELDS, slabs.classes[head].tolist())) for head in slabs.heads.tolist()]
+        flops = [dict(zip(LEVEL_FIELDS, slabs.classes[head].tolist())) for head, *_ in slabs.sums]
         assert sum(f["rows"] * f["columns"] for f in flops) * slabs.groups in (np.prod(case.desc.y_shape),
                                                                              np.prod(case.x_shape))

@@ -50,6 +50,6 @@ def test_no_header_is_a_diary(path: Path) -> None:
 
 
 def test_a_missing_line_is_noticed() -> None:
-    labels = LABEL.findall(head(HOME / "conv" / "ffma" / "conv_v2.cu"))
+    labels = LABEL.findall(head(HOME / "conv" / "ffma" / "conv_ffma.cu"))
     assert in_order(labels, CONVOLUTION) and not in_order([n for n in labels if n != "Zeros"], CONVOLUTION)
     assert not in_order(labels[::-1], CONVOLUTION)

@@ -36,6 +36,11 @@ class CoConvDesc:
     def _hash(self) -> int:
         return hash(self.levels)
 
+    @property
+    def brief(self) -> str:
+        """What it is, in a line."""
+        return "; ".join(f"from channel {first}: {level.brief}" for first, level in self.levels)
+
     @cached_property
     def x_shape(self) -> Shape:
         return self.levels[0][1].x_shape

@@ -164,6 +164,12 @@ class ConvDesc:
         return hash((self.n, self.ic, self.oc, self.h, self.w, self.groups))
 
     @property
+    def brief(self) -> str:
+        """What it is, in a line."""
+        axes = ", ".join(f"{a.i}->{a.o} f{a.f} s{a.s} p{a.p} d{a.d}" for a in (self.h, self.w))
+        return f"{self.n} x ({axes}) {self.ic}->{self.oc} groups {self.groups}"
+
+    @property
     def x_shape(self) -> Shape:
         return self.n, self.h.i, self.w.i, self.ic
 

@@ -17,7 +17,7 @@ import train.report
 from alpha import nn, ops, optim
 from alpha.backend import get_backend
 from alpha.checkpoint import from_torch_state_dict, load
-from alpha.cuda.conv.wgmma import _filter_maps, _image_maps
+from alpha.cuda.conv.wgmma import _image_maps, filter_maps
 from alpha.cuda.conv.wgmma.wgrad import _maps
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, download
@@ -227,7 +227,7 @@ def live_bytes_of(model: nn.Module, count: int, size: int, pixels: int) -> list[
             loss = step(alpha.tensor(x, device="cuda"), alpha.tensor(y, device="cuda"))
             assert np.isfinite(loss.item())
             del loss
-            for maps in (_maps, _image_maps, _filter_maps):
+            for maps in (_maps, _image_maps, filter_maps):
                 maps.cache_clear()
             live.append(get_backend("cuda").memory_stats()["live"])
     finally:

@@ -62,41 +62,24 @@ class Padded(Candidate):
 
     def prepare(self, desc: ConvDesc) -> Launch:
         wide = self._widened(desc)
-        launch = self.inner.prepare(wide)
+        run, (x, w, y) = self.inner.prepare(wide), (wide.x_shape, wide.w_shape, wide.y_shape)
+        first, second, written = {"fprop": (x, w, y), "dgrad": (y, w, x), "wgrad": (x, y, w)}[self.pass_name]
 
-        def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
-            made = y if wide.oc == desc.oc else empty(wide.y_shape, y.dtype)
-            b, relu = epilogue.known()
-            flags: Guard = launch(_fitted(x, wide.x_shape), _fitted(w, wide.w_shape), made,
-                                  Epilogue.of(b and _fitted(b, (wide.oc,)), "relu" if relu else None))
-            _leave_out(made, y)
+        def launch(a: Array, b: Array, out: Array, epilogue: Epilogue = NOTHING) -> Guard:
+            made = out if out.shape == written else empty(written, out.dtype)
+            bias, relu = epilogue.known()
+            more = (Epilogue.of(bias and _fitted(bias, y[3:]), "relu" if relu else None),) * (self.pass_name == "fprop")
+            flags: Guard = run(_fitted(a, first), _fitted(b, second), made, *more)
+            if made is not out:  # what belongs to the result
+                ranges = tuple((0, n, 1) for n in out.shape)
+                part("padded", made.shape, ranges, ITEMSIZE[made.dtype], False).copy(made, out)
             return flags
-
-        def dgrad(g: Array, w: Array, dx: Array) -> Guard:
-            made = dx if dx.shape == wide.x_shape else empty(wide.x_shape, dx.dtype)
-            flags: Guard = launch(_fitted(g, wide.y_shape), _fitted(w, wide.w_shape), made)
-            if dx.shape == desc.x_shape:
-                _leave_out(made, dx)
-            return flags
-
-        def wgrad(x: Array, g: Array, dw: Array) -> Guard:
-            made = empty(wide.w_shape, "float32")
-            flags: Guard = launch(_fitted(x, wide.x_shape), _fitted(g, wide.y_shape), made)
-            _leave_out(made, dw)
-            return flags
-        return {"fprop": fprop, "dgrad": dgrad, "wgrad": wgrad}[self.pass_name]
+        return launch
 
 
 def _fitted(x: Array, shape: Shape) -> Array:
     """Returns x with zeros behind its elements along each axis."""
     return x if x.shape == shape else pad_cuda(x, widths=tuple((0, n - m) for n, m in zip(shape, x.shape)), value=0)
-
-
-def _leave_out(made: Array, result: Array) -> None:
-    """Copies what belongs to the result."""
-    if made is not result:
-        part("padded", made.shape, tuple((0, n, 1) for n in result.shape), ITEMSIZE[made.dtype], False).copy(
-            made, result)
 
 
 def candidates(inner: tuple[Inner, ...]) -> tuple[Padded, ...]:

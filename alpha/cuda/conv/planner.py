@@ -32,8 +32,9 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from math import prod
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +56,7 @@ PASSES = ("fprop", "dgrad", "wgrad")
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
 ABSENT = "has no CUDA kernels"
 MOST_REASONS = 10  # that the error names where no candidate fits
+BY_TIME = attrgetter("time_us")
 
 
 class Precision(NamedTuple):
@@ -147,27 +149,25 @@ class Plan(NamedTuple):
     measured: bool
 
     def __str__(self) -> str:
-        d = self.desc
-        axes = ", ".join(f"{a.i}->{a.o} f{a.f} s{a.s} p{a.p} d{a.d}" for a in (d.h, d.w))
-        lines = [f"plan of {self.pass_name} {d.n} x ({axes}) {d.ic}->{d.oc} groups {d.groups} in {self.precision}, "
-                 f"{'measured' if self.measured else 'estimated'}:"]
+        made = "measured" if self.measured else "estimated"
+        lines = [f"plan of {self.pass_name} {self.desc.brief} in {self.precision}, {made}:"]
         for candidate, reason, us in self.options:
             mark = "*" if candidate is self.chosen else " "
             lines.append(f"{mark} {candidate.name:40} {reason or f'{us:10.1f} us'}")
         return "\n".join(lines)
 
 
-_candidates: dict[str, list[Candidate]] = {name: [] for name in PASSES}
+_candidates: dict[tuple[type, str], list[Candidate]] = {}  # by what describes the operation, and the pass
 _plans: dict[tuple[str, ConvDesc, str, Request, int], Plan] = {}
 
 
-def register(*candidates: Candidate) -> None:
-    """Adds candidates to those of their pass.  Plans are made anew, with them.
+def register(*candidates: Candidate, of: type = ConvDesc) -> None:
+    """Adds candidates to those of their pass, of the operation that `of` describes.  Plans are made anew, with them.
 
     A user's candidate replaces the one of the same class and name: a notebook cell may run again.
     """
     for candidate in candidates:
-        kind, known = type(candidate), _candidates[candidate.pass_name]
+        kind, known = type(candidate), _candidates.setdefault((of, candidate.pass_name), [])
         if not kind.__module__.startswith("alpha."):
             known[:] = [c for c in known if (c.name, type(c).__module__, type(c).__qualname__)
                         != (candidate.name, kind.__module__, kind.__qualname__)]
@@ -175,10 +175,10 @@ def register(*candidates: Candidate) -> None:
     _plans.clear()
 
 
-def candidates(pass_name: str, precision: str | None = None, algorithms: Container[str] = ("direct",)
-               ) -> tuple[Candidate, ...]:
+def candidates(pass_name: str, precision: str | None = None, algorithms: Container[str] = ("direct",),
+               of: type = ConvDesc) -> tuple[Candidate, ...]:
     """Returns the candidates of a pass by some algorithms, in the order of registration; of one precision, or all."""
-    return tuple(candidate for candidate in _candidates[pass_name] if candidate.algorithm in algorithms
+    return tuple(candidate for candidate in _candidates[of, pass_name] if candidate.algorithm in algorithms
                  and (precision is None or serves(candidate, precision)))
 
 
@@ -218,16 +218,19 @@ def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool
             they take at least. Work lists are made to estimate, so that this saves most of a network's first step.
     """
     waiting = []
-    for candidate in candidates(pass_name, precision):
+    for candidate in candidates(pass_name, precision, of=type(desc)):
         conversion_us = time_us(conversion(candidate, desc, precision))
         waiting.append((candidate.least_us(desc) + conversion_us, conversion_us, candidate))
     options, best_us = [], float("inf")
+    alone = PRECISIONS[precision].stores == "float32" and not exact_kernel(pass_name, desc, precision)
     for least_us, conversion_us, candidate in sorted(waiting, key=lambda entry: entry[0]):
         reason = candidate.rejection(desc) if every or least_us < best_us else f"takes at least {least_us:.1f} us"
+        if alone and candidate.reads != "float32":
+            reason = reason or "no float32 kernel is there for elements that planes do not hold"
         us = float("inf") if reason else time_us(candidate.cost(desc)) + conversion_us
         best_us = min(best_us, us)
         options.append(Option(candidate, reason, us))
-    return _ranked(options)
+    return sorted(options, key=BY_TIME)
 
 
 def _make(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> Plan:
@@ -258,11 +261,7 @@ def weighed(pass_name: str, desc: ConvDesc, precision: str, request: Request = A
                                  + _reasons(options), 'compute it on the CPU: .to("cpu")'))
     if request.name == "auto":
         others = others_of(pass_name, desc, precision, request, options[0])
-    return _ranked((*others, *options))
-
-
-def _ranked(options: Iterable[Option]) -> list[Option]:
-    return sorted(options, key=lambda option: option.time_us)
+    return sorted((*others, *options), key=BY_TIME)
 
 
 def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request, direct: Option | None = None
@@ -270,7 +269,7 @@ def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request, 
     """Returns the candidates by the algorithm that is named, by their time, those that fit first; or, where the choice
     is free, by all but direct, `direct` being the best of these: what stays out beside it does not fit."""
     promise = PROMISES[request.precision if PRECISIONS[precision].stores == "float32" else "tf32"]
-    names = {request.name} if direct is None else {c.algorithm for c in _candidates[pass_name]} - {"direct"}
+    names = {request.name} if direct is None else {c.algorithm for c in _candidates[ConvDesc, pass_name]} - {"direct"}
     options = []
     for candidate in candidates(pass_name, precision, names):
         reason = (direct and candidate.stays_out(desc, direct.candidate)) or candidate.rejection(desc)
@@ -282,12 +281,13 @@ def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request, 
             elif direct and us > TAKEN_BELOW * direct.time_us:
                 reason = f"takes {us:.1f} us, more than {TAKEN_BELOW} times direct"
         options.append(Option(candidate, reason, float("inf") if reason else us))
-    return _ranked(options)
+    return sorted(options, key=BY_TIME)
 
 
 def exact_kernel(pass_name: str, desc: ConvDesc, precision: str) -> Candidate | None:
     """Returns what follows behind flags: a float32 kernel, as a rule for nothing, that takes no memory for slices."""
-    found = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.rejection(desc)), None)
+    serving = candidates(pass_name, precision, of=type(desc))
+    found = next((c for c in serving if c.takes_guard and not c.rejection(desc)), None)
     return found and found.whole()
 
 
@@ -359,7 +359,7 @@ def measured(pass_name: str, desc: ConvDesc, precision: str, options: list[Optio
         times = {option.candidate.name: _time(pass_name, desc, precision, option.candidate) for option in options}
         _write(path, {**_read(path), key: times})
     measured = [option._replace(time_us=times[option.candidate.name]) for option in options]
-    return sorted(measured, key=lambda option: option.time_us)
+    return sorted(measured, key=BY_TIME)
 
 
 def _time(pass_name: str, desc: ConvDesc, precision: str, candidate: Candidate) -> float:

@@ -46,21 +46,27 @@ class Slabs(NamedTuple):
     images: int
     groups: int
 
+    @property
+    def sums(self) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
+        """Returns of each class its entry, rows and columns, and (taps, channels) of its sum."""
+        rows, taps_h, taps_w = (self.classes[:, FIELDS.index(name)].tolist() for name in ("rows", "taps_h", "taps_w"))
+        return [(number, rows[number], self.columns, [(taps_h[number] * taps_w[number], self.channels)])
+                for number in range(len(rows))]
+
     def work(self, tile_rows: int, tile_columns: int) -> np.ndarray:
         """Returns the work list: int32 array (tiles, 4) of class, row tile, column tile, group."""
-        column_tiles = ceil_div(self.columns, tile_columns)
         parts = []
-        for number, rows in enumerate(self.classes[:, 0].tolist()):
-            grid = np.indices((1, ceil_div(rows, tile_rows), self.groups, column_tiles)).reshape(4, -1)
+        for number, rows, columns, _ in self.sums:
+            grid = np.indices((1, ceil_div(rows, tile_rows), self.groups, ceil_div(columns, tile_columns)))
+            grid = grid.reshape(4, -1)
             parts.append(np.stack([grid[0] + number, grid[1], grid[3], grid[2]], axis=1))
         return np.ascontiguousarray(np.concatenate(parts), dtype=np.int32)
 
     def slabs(self, tile_rows: int, tile_columns: int, k: int) -> list[tuple[int, int]]:
         """Returns (number of tiles, slabs of k in each) per class, in the order of the work list."""
-        per_row_tile = ceil_div(self.columns, tile_columns) * self.groups
-        taps = self.classes[:, FIELDS.index("taps_h")] * self.classes[:, FIELDS.index("taps_w")]
-        return [(ceil_div(rows, tile_rows) * per_row_tile, count * ceil_div(self.channels, k))
-                for rows, count in zip(self.classes[:, 0].tolist(), taps.tolist())]
+        return [(ceil_div(rows, tile_rows) * self.groups * ceil_div(columns, tile_columns),
+                 sum(taps * ceil_div(channels, k) for taps, channels in terms))
+                for _, rows, columns, terms in self.sums]
 
 
 def fprop_slabs(desc: ConvDesc) -> Slabs:

@@ -4,6 +4,15 @@
 #include "ptx_sm90.cuh"
 #include "storage.cuh"
 
+#if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_WGMMA 1  // elsewhere kernels are empty, and their candidates do not fit
+#endif
+#if defined(HAS_WGMMA) && BLOCKS_TOGETHER > 1
+#define CLUSTERS __cluster_dims__(BLOCKS_TOGETHER, 1, 1)  // of a kernel, beside its bounds
+#else
+#define CLUSTERS
+#endif
+
 template <class E> constexpr bool IS_F16 = false;
 template <> constexpr bool IS_F16<f16> = true;
 

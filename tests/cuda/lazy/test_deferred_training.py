@@ -123,7 +123,7 @@ def test_pools_and_joined_maps_are_not_split(make: Callable[[], nn.Module], mode
 
 def forget_maps() -> None:
     """Drops the maps of TMA, of which a new one is kept wherever an array has a new address."""
-    for cached in (wgmma_wgrad._maps, wgmma._image_maps, wgmma._filter_maps):
+    for cached in (wgmma_wgrad._maps, wgmma._image_maps, wgmma.filter_maps):
         cached.cache_clear()
 
 

@@ -70,7 +70,7 @@ def test_every_tile_is_bitwise_right_on_integers(device, transpose_a, transpose_
             grid = -(-m // tile.rows), -(-n // tile.columns)
             tiles = 2 * grid[0] * grid[1]
             partial = Partial(tiles * split if split > 1 else 0, tile.rows * tile.columns)
-            kernel = module.KERNELS[tile, not transpose_a, transpose_b, split > 1]
+            kernel = module.KERNELS[tile, transpose_a, transpose_b, split > 1]
             operands = upload(left), upload(right), upload(bias)
             kernel((tiles, split), *operands, y, *partial.arguments(), None, 1, 1, m, n, k, *grid, False)
             assert_equal_at(download(y, "float32"), a @ b + bias, name=f"{tile} split {split} {m} x {n} x {k}")

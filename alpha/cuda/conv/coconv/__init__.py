@@ -1,91 +1,66 @@
 """Contextual convolution on CUDA: description -> plan -> launch.
 
 One level is a convolution. Several are computed in one launch (kernels.py), in one for each level (by_level.py), or
-composed of convolutions and copies (composed.py), whichever is fastest by estimate; with ALPHA_TUNE=1 by the clock.
+composed of convolutions that the planner plans and of copies, whichever is fastest by estimate; with ALPHA_TUNE=1 by
+the clock.
 """
 
 from __future__ import annotations
 
-import sys
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
-from alpha.config import config
 from alpha.cuda.conv import conv2d_bias_act_cuda, conv2d_dgrad_cuda, conv2d_wgrad_cuda, planner
-from alpha.cuda.conv.coconv import by_level, composed, halo, halo_wgrad, kernels
+from alpha.cuda.conv.coconv import by_level, halo, halo_wgrad, kernels
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
 from alpha.cuda.lazy import flush_gradients, statistics, write_for
-from alpha.cuda.ops.pointwise import as_float32
+from alpha.cuda.ops.pointwise import as_float32, convert
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
+from alpha.cuda.ops.shape import slice_axes_cuda
+from alpha.cuda.ops.shape.concat import concat_cuda
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.op import registry
+from alpha.ops.algorithms.names import Request
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
 from alpha.ops.coconv_desc import CoConvDesc
-from alpha.ops.conv_desc import Pair
+from alpha.ops.conv_desc import ConvDesc, Pair
+
+DIRECT = Request("direct")
 
 
-class Plan(NamedTuple):
-    """How a pass is computed.
+class Composed(planner.Candidate):
+    """The composition, beside the candidates, in one precision.  Its launch is there to be timed, by ALPHA_TUNE=1: what
+    that computes is let go."""
 
-    Attributes:
-        chosen, launch: the candidate, and its launch on arrays as the precision stores them; None: composed.
-        times_us: estimates by name.
-    """
+    name = "composed"
 
-    chosen: Any
-    launch: planner.Launch | None
-    times_us: dict[str, float]
+    def __init__(self, pass_name: str, precision: str) -> None:
+        self.pass_name, self.precisions = pass_name, (precision,)
+        self.reads = self.writes = planner.PRECISIONS[precision].stores
 
-    def __str__(self) -> str:
-        name = self.chosen.name if self.chosen else "composed"
-        return "\n".join(f"{'*' if n == name else ' '} {n:48} {us:10.1f} us" for n, us in self.times_us.items())
+    def rejection(self, desc: CoConvDesc) -> None:  # type: ignore[override]
+        return None
+
+    def cost(self, desc: CoConvDesc) -> Cost:  # type: ignore[override]
+        return Cost((Stage(composed_us(self.pass_name, desc, *self.precisions)),))
+
+    def prepare(self, desc: CoConvDesc) -> planner.Launch:  # type: ignore[override]
+        if self.pass_name == "fprop":
+            return lambda x, w, y: _composed_fprop(desc, x, w, None, None)
+        of_pass = _composed_dgrad if self.pass_name == "dgrad" else _composed_wgrad
+        return lambda a, b, out: of_pass(desc, a, b)
 
 
 CANDIDATES: dict[str, tuple[Any, ...]] = {
     name: tuple(c for room in (kernels, halo, halo_wgrad, by_level) for c in room.CANDIDATES.get(name, ()))
     for name in planner.PASSES}
-_plans: dict[tuple[str, CoConvDesc, str], Plan] = {}
+for name, found in CANDIDATES.items():
+    planner.register(*found, *(Composed(name, precision) for precision in planner.PRECISIONS), of=CoConvDesc)
 
 
-def plan(pass_name: str, desc: CoConvDesc, precision: str) -> Plan:
-    """Returns the plan of a pass, made at the first call for this description and precision."""
-    found = _plans.get((pass_name, desc, precision))
-    if found is None:
-        found = _plans[pass_name, desc, precision] = _make(pass_name, desc, precision)
-        if config.debug > 2:
-            print(f"plan of {pass_name} of {desc} in {precision}:\n{found}", file=sys.stderr)
-    return found
-
-
-def _make(pass_name: str, desc: CoConvDesc, precision: str) -> Plan:
-    fitting = [c for c in CANDIDATES[pass_name] if planner.serves(c, precision) and not c.rejection(desc)]
-    exact = next((c for c in fitting if c.takes_guard), None)
-    if not exact and planner.PRECISIONS[precision].stores == "float32":  # what follows where planes lose the range
-        fitting = []
-    options = [planner.Option(c, None, time_us(c.cost(desc)) + time_us(planner.conversion(c, desc, precision)))
-               for c in fitting]
-    options.append(planner.Option(Composed(pass_name, precision), None, composed_us(pass_name, desc, precision)))
-    if config.tune and fitting:
-        options = planner.measured(pass_name, desc, precision, options)  # type: ignore[arg-type]
-    times, best = {option.candidate.name: option.time_us for option in options}, min(options, key=lambda o: o.time_us)
-    if isinstance(best.candidate, Composed):
-        return Plan(None, None, times)
-    launch = planner.launch_of(best.candidate, desc, precision, exact and exact.whole())  # type: ignore[arg-type]
-    return Plan(best.candidate, launch, times)
-
-
-class Composed(planner.Candidate):
-    """The composition, beside the candidates: to be timed, by ALPHA_TUNE=1.  What it computes is let go."""
-
-    name = "composed"
-
-    def __init__(self, pass_name: str, precision: str) -> None:
-        self.pass_name, self.reads = pass_name, planner.PRECISIONS[precision].stores
-
-    def prepare(self, desc: CoConvDesc) -> planner.Launch:  # type: ignore[override]
-        if self.pass_name == "fprop":
-            return lambda x, w, y: composed.fprop(desc, x, w, None, None)
-        of_pass = composed.dgrad if self.pass_name == "dgrad" else composed.wgrad
-        return lambda a, b, out: of_pass(desc, a, b)
+def plan(pass_name: str, desc: CoConvDesc, precision: str) -> planner.Plan:
+    """Returns the plan of a pass."""
+    return planner.plan(pass_name, desc, precision, DIRECT)  # type: ignore[arg-type]
 
 
 def composed_us(pass_name: str, desc: CoConvDesc, precision: str) -> float:
@@ -109,13 +84,11 @@ def coconv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: s
                            **levels: Any) -> Array:
     desc = CoConvDesc.fprop(x.shape, w.shape, **levels)
     if len(desc.levels) == 1:
-        one = composed.geometry(desc.levels[0][1])
+        one = _geometry(desc.levels[0][1])
         return conv2d_bias_act_cuda(x, w, b, activation=activation, for_norm=for_norm, **one)
-    chosen, launch, _ = plan("fprop", desc, planner.precision_of(x.dtype))
+    launch = _launch("fprop", desc, x)
     if launch is None:
-        return composed.fprop(desc, x, w, b, activation)
-    write_for(x, chosen.reads)
-    flush_gradients()
+        return _composed_fprop(desc, x, w, b, activation)
     y = empty(desc.y_shape, x.dtype)
     launch(x, w, statistics.ask(y) if for_norm else y, Epilogue.of(b and as_float32(b), activation))
     return y
@@ -125,12 +98,10 @@ def coconv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: s
 def coconv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, **levels: Any) -> Array:
     desc = CoConvDesc.dgrad(g.shape, w.shape, hw, **levels)
     if len(desc.levels) == 1:
-        return conv2d_dgrad_cuda(g, w, hw=hw, **composed.geometry(desc.levels[0][1]))
-    chosen, launch, _ = plan("dgrad", desc, planner.precision_of(g.dtype))
+        return conv2d_dgrad_cuda(g, w, hw=hw, **_geometry(desc.levels[0][1]))
+    launch = _launch("dgrad", desc, g)
     if launch is None:
-        return composed.dgrad(desc, g, w)
-    write_for(g, chosen.reads)
-    flush_gradients()
+        return _composed_dgrad(desc, g, w)
     dx = empty(desc.x_shape, g.dtype)
     launch(g, w, dx)
     return dx
@@ -140,12 +111,59 @@ def coconv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, **levels: Any) -> Array
 def coconv2d_wgrad_cuda(x: Array, g: Array, *, f: Pair, **levels: Any) -> Array:
     desc = CoConvDesc.wgrad(x.shape, g.shape, f, **levels)
     if len(desc.levels) == 1:
-        return conv2d_wgrad_cuda(x, g, f=f, **composed.geometry(desc.levels[0][1]))
-    chosen, launch, _ = plan("wgrad", desc, planner.precision_of(x.dtype))
+        return conv2d_wgrad_cuda(x, g, f=f, **_geometry(desc.levels[0][1]))
+    launch = _launch("wgrad", desc, x, g)
     if launch is None:
-        return composed.wgrad(desc, x, g)
-    write_for(x, chosen.reads)
-    write_for(g, chosen.reads)
+        return _composed_wgrad(desc, x, g)
     dw = empty(desc.w_shape, "float32")
     launch(x, g, dw)
     return dw
+
+
+def _launch(pass_name: str, desc: CoConvDesc, *maps: Array) -> planner.Launch | None:
+    """Returns the launch of a pass, whose maps have been written as it reads them; None where it is composed."""
+    made = plan(pass_name, desc, planner.precision_of(maps[0].dtype))
+    if isinstance(made.chosen, Composed):
+        return None
+    for x in maps:
+        write_for(x, made.chosen.reads)
+    if pass_name != "wgrad":
+        flush_gradients()
+    return made.launch
+
+
+# ---- composed: each level is a convolution, whose channels are copied to where they belong --------------------------
+def _composed_fprop(desc: CoConvDesc, x: Array, w: Array, b: Array | None, activation: str | None) -> Array:
+    """Returns y."""
+    parts = [conv2d_bias_act_cuda(x, _part(w, 0, first, level.oc), None if b is None else _part(b, 0, first, level.oc),
+                                  activation=activation, **_geometry(level)) for first, level in desc.levels]
+    return concat_cuda(parts, axis=3)
+
+
+def _composed_dgrad(desc: CoConvDesc, g: Array, w: Array) -> Array:
+    """Returns dx, summed over the levels in float32."""
+    hw, dtype, total = desc.x_shape[1:3], g.dtype, None
+    for first, level in desc.levels:
+        dx = conv2d_dgrad_cuda(_part(g, 3, first, level.oc), _part(w, 0, first, level.oc), hw=hw, **_geometry(level))
+        dx = dx if dtype == "float32" else convert(dx, "float32")
+        total = dx if total is None else registry["add"].impls["cuda"](total, dx)
+    return total if dtype == "float32" else convert(total, dtype)
+
+
+def _composed_wgrad(desc: CoConvDesc, x: Array, g: Array) -> Array:
+    """Returns dw."""
+    f = desc.w_shape[1:3]
+    return concat_cuda([conv2d_wgrad_cuda(x, _part(g, 3, first, level.oc), f=f, **_geometry(level))
+                        for first, level in desc.levels], axis=0)
+
+
+def _geometry(level: ConvDesc) -> dict[str, Any]:
+    """Returns the attributes of a level as a convolution."""
+    h, w = level.h, level.w
+    return dict(stride=(h.s, w.s), padding=(h.p, w.p), dilation=(h.d, w.d), groups=level.groups)
+
+
+def _part(x: Array, axis: int, first: int, count: int) -> Array:
+    """Returns a copy of a range along one axis; x itself where that is all."""
+    ranges = tuple((first, count, 1) if k == axis else (0, n, 1) for k, n in enumerate(x.shape))
+    return slice_axes_cuda(x, ranges=ranges, shape=tuple(n for _, n, _ in ranges))

@@ -17,8 +17,8 @@ from alpha.cuda.conv.ffma import sk_dilated
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.wgmma import launch_of_arrays, wgrad
-from alpha.cuda.lazy import UNGUARDED, Guard, Operand, statistics
-from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
+from alpha.cuda.lazy import Guard, statistics
+from alpha.cuda.ops.pointwise.epilogue import NOTHING
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
@@ -59,21 +59,13 @@ class ByLevel(Candidate):
         runs = [tile.on_operands(level, first, channels) for tile, (first, level) in zip(self.best(desc), desc.levels)]
         slots = self._slots(desc) if self.pass_name == "fprop" else 0
 
-        def fprop(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            parts = statistics.attach(y, slots) if slots else None
+        def launch(a: Any, b: Any, out: Array, *more: Any, **guard: Guard) -> None:
+            if self.pass_name == "fprop":
+                epilogue, = more or (NOTHING,)
+                more = epilogue, statistics.attach(out, slots) if slots else None
             for run in runs:
-                run(x, w, y, epilogue, parts)
-
-        def wgrad(x: Operand, g: Operand, dw: Array) -> None:
-            for run in runs:
-                run(x, g, dw)
-
-        def exact(x: Array, g: Array, dw: Array, guard: Guard = UNGUARDED) -> None:
-            for run in runs:
-                run(x, g, dw, guard)
-        if self.takes_guard:
-            return exact
-        return launch_of_arrays(self.pass_name, self.reads, fprop if self.pass_name == "fprop" else wgrad)
+                run(a, b, out, *more, **guard)
+        return launch if self.takes_guard else launch_of_arrays(self.pass_name, self.reads, launch)
 
     def _slots(self, desc: CoConvDesc) -> int:
         """Returns how many slots the statistics of y have, 0 for none: sums in slices and clusters count nothing, and

@@ -30,7 +30,7 @@ struct Tile {
   static constexpr bool DGRAD = B_MAJOR_N;
   static constexpr int BN = TILE_N, DEPTH = TILE_DEPTH, PLANES = OPERAND_PLANES, SUMS = BN / 2, THREADS = 384;
   using Sums = float[DEPTH][SUMS];
-  static constexpr int BOX = 64 * 128, CONSUMERS = 2, OUT_BOXES = OUTPUT_BOXES, OUT_AT = 0;
+  static constexpr int BOX = 64 * 128, CONSUMERS = 2, OUT_BOXES = 1, OUT_AT = 0;
   static constexpr int RING_AT = CONSUMERS * OUT_BOXES * BOX;
   static constexpr int B_PLANE = BN * 128, B_BLOCK = PLANES * B_PLANE;
   static constexpr int MOST_STAGES = 12;  // of filters

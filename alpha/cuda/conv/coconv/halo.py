@@ -8,24 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from alpha.cuda.conv import wgmma
 from alpha.cuda.conv.coconv.kernels import too_large
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.wgmma import (
-    BF16,
-    BOX_BYTES,
-    CONSUMERS,
-    FP16,
-    FP32,
-    OUT_ROW,
-    SHARED_BYTES,
-    STREAMED_BYTES,
-    TF32,
-    THREADS,
-    Mode,
-    launch_of_arrays,
-    refusal,
-)
+from alpha.cuda.conv.wgmma import BF16, CONSUMERS, FP16, FP32, SHARED_BYTES, TF32, THREADS, Mode, launch_of_arrays
 from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -65,10 +52,9 @@ class Halo(Candidate):
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
         self.reads, self.writes = mode
         self.name = f"conv_coconv {tile} {mode.reads} to {mode.writes}"
-        self._boxes = 1
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_N": tile.columns, "TILE_DEPTH": tile.depth,
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(pass_name == "dgrad"),
-                   "OUTPUT_BOXES": self._boxes, "OUT": C_TYPES[mode.writes]}
+                   "OUT": C_TYPES[mode.writes]}
         self.kernel = Kernel(
             "conv_coconv.cu", "conv_coconv", "ptr in, ptr w, ptr out, ptr b, ptr scale_in, ptr scale_w, "
             "ptr statistics, ptr dilations, i32 images, i32 height, i32 width, i32 channels, i32 columns, i32 side, "
@@ -82,10 +68,10 @@ class Halo(Candidate):
 
     def fit(self, desc: CoConvDesc) -> Fit | str:
         """Returns how a launch is laid out, or why there is no room."""
-        return _fit(self.pass_name, self.mode.planes, self._boxes, self.tile, desc)
+        return _fit(self.pass_name, self.mode.planes, self.tile, desc)
 
     def cost(self, desc: CoConvDesc) -> Cost:  # type: ignore[override]
-        return _cost(self.pass_name, self.mode, self.tile, self._boxes, desc, device())
+        return _cost(self.pass_name, self.mode, self.tile, desc, device())
 
     def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
         fit, fprop = self.fit(desc), self.pass_name == "fprop"
@@ -97,17 +83,17 @@ class Halo(Candidate):
         items = _items(in_shape, columns, self.tile)
         grid, reach = min(device().sm_count, items), (fit.pitch - SIDE) // 2
         sizes = n, height, width, channels, columns, side, reach, fit.unit, fit.halo_stages, fit.stages
-        streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
+        streams = prod(out_shape) * ITEMSIZE[self.writes] > wgmma.STREAMED_BYTES
         rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
         halo = (CHUNK, fit.pitch, fit.pitch, 1)
-        box = (OUT_ROW // ITEMSIZE[self.writes], SIDE, SIDE, 1)
-        filters = (CHUNK, 1, 1, self.tile.columns if fprop else CHUNK, 1)
+        box = (wgmma.OUT_ROW // ITEMSIZE[self.writes], SIDE, SIDE, 1)
+        filters = ((CHUNK, 1, 1, self.tile.columns if fprop else CHUNK, 1),)
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
             b, relu = epilogue.known()
             parts = statistics.attach(y, CONSUMERS * grid) if fprop else None
             self.kernel(grid, image_map(x.ptr, x.dtype, in_shape, x.planes, halo),
-                        _filter_map(w.ptr, w.dtype, desc.w_shape, w.planes, filters),
+                        wgmma.filter_maps(w.ptr, w.dtype, desc.w_shape, w.planes, 1, wgmma.ALONE, filters),
                         image_map(y.ptr, y.dtype, out_shape, 1, box), b, x.scale, w.scale, parts, table, *sizes, relu,
                         streams, *((x.flag, w.flag) if rewritten else UNGUARDED))
         return launch_of_arrays(self.pass_name, self.reads, run)
@@ -116,7 +102,7 @@ class Halo(Candidate):
 def refused(desc: CoConvDesc) -> str | None:
     """Returns why no kernel that copies halos computes desc on this device, or None."""
     one = desc.levels[0][1]
-    if reason := refusal(one) or too_large(desc):
+    if reason := wgmma.refusal(one) or too_large(desc):
         return reason
     if one.groups > 1 or (one.h.s, one.w.s) != (1, 1) or one.h.f != one.w.f:
         return (f"{one.groups} groups, stride {one.h.s, one.w.s}, kernel {one.h.f, one.w.f}: it has one group, moves "
@@ -134,15 +120,6 @@ def image_map(ptr: int, dtype: str, shape: Shape, planes: int, box: Shape) -> Ar
     n, h, w, channels = shape
     pixel = channels * ITEMSIZE[dtype]
     return tensor_maps(ptr, dtype, [(channels, w, h, n * planes)], [box], (pixel, w * pixel, h * w * pixel))
-
-
-@lru_cache(maxsize=KEPT)
-def _filter_map(ptr: int, dtype: str, shape: Shape, planes: int, box: Shape) -> Array:
-    """Returns a map (channel, tap of a row, row of taps, filter, plane)."""
-    oc, fh, fw, channels = shape
-    tap = channels * ITEMSIZE[dtype]
-    return tensor_maps(ptr, dtype, [(channels, fw, fh, oc, planes)], [box],
-                       (tap, fw * tap, fh * fw * tap, oc * fh * fw * tap))
 
 
 def _items(in_shape: Shape, columns: int, tile: Tile) -> int:
@@ -167,7 +144,7 @@ def dilations_of(desc: CoConvDesc, of_row: int, each: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=1024)
-def _fit(pass_name: str, planes: int, boxes: int, tile: Tile, desc: CoConvDesc) -> Fit | str:
+def _fit(pass_name: str, planes: int, tile: Tile, desc: CoConvDesc) -> Fit | str:
     side, levels = desc.w_shape[1], [level for _, level in desc.levels]
     fprop = pass_name == "fprop"
     unit = tile.columns if not fprop else gcd(tile.columns, *(first for first, _ in desc.levels))
@@ -175,7 +152,7 @@ def _fit(pass_name: str, planes: int, boxes: int, tile: Tile, desc: CoConvDesc) 
         return f"levels begin at {[first for first, _ in desc.levels]}, it takes {tile.columns // 4} at a time"
     pitch = SIDE + (side - 1) * max(level.h.d for level in levels)
     halos = CONSUMERS * tile.depth * planes * ceil_div(pitch * pitch * CHUNK * 2, 1024) * 1024
-    of_block, room = planes * tile.columns * CHUNK * 2, SHARED_BYTES - CONSUMERS * boxes * BOX_BYTES
+    of_block, room = planes * tile.columns * CHUNK * 2, SHARED_BYTES - CONSUMERS * wgmma.BOX_BYTES
     channels, columns = (desc.x_shape[3], desc.y_shape[3]) if fprop else (desc.y_shape[3], desc.x_shape[3])
     blocks = side * side * ceil_div(channels, CHUNK)
     if pitch > 256 or room - halos < 2 * of_block:
@@ -190,8 +167,8 @@ def _fit(pass_name: str, planes: int, boxes: int, tile: Tile, desc: CoConvDesc) 
 
 
 @lru_cache(maxsize=1024)
-def _cost(pass_name: str, mode: Mode, tile: Tile, boxes: int, desc: CoConvDesc, on: Device) -> Cost:
-    fit = _fit(pass_name, mode.planes, boxes, tile, desc)
+def _cost(pass_name: str, mode: Mode, tile: Tile, desc: CoConvDesc, on: Device) -> Cost:
+    fit = _fit(pass_name, mode.planes, tile, desc)
     assert isinstance(fit, Fit)
     c, side = on.table.coconv, desc.w_shape[1]
     in_shape, out_shape = (desc.x_shape, desc.y_shape) if pass_name == "fprop" else (desc.y_shape, desc.x_shape)
@@ -205,8 +182,7 @@ def _cost(pass_name: str, mode: Mode, tile: Tile, boxes: int, desc: CoConvDesc, 
     filters = 0 if fit.held else blocks * tile.columns * CHUNK * 2
     copied = items * mode.planes * (halos + filters) / on.l2
     moved = prod(out_shape) * ITEMSIZE[mode.writes] + prod(in_shape) * 2 * mode.planes
-    work = clocks / (on.rate("clocks"))
-    return Cost((Stage(max(work, copied), nbytes=moved, depth=c.depth, launches=1, seen=c.seen),))
+    return Cost((Stage(max(clocks / on.rate("clocks"), copied), nbytes=moved, depth=c.depth, launches=1, seen=c.seen),))
 
 
 TILES = {FP32: (Tile(64, 1), Tile(128, 1)),

@@ -8,69 +8,39 @@ from __future__ import annotations
 
 from itertools import product
 from math import gcd
-from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.schedule import FIELDS, class_table
+from alpha.cuda.conv.schedule import FIELDS, Slabs, class_table
 from alpha.ops.coconv_desc import CoConvDesc
-from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
+from alpha.ops.conv_desc import Axis, ConvDesc, TapClass
 
 LEVEL_FIELDS = (*FIELDS, "channels", "columns", "first", "segments")
 Run = tuple[tuple[TapClass, ...], int, int]  # class of each level, first position, number of positions
 
 
-class LevelSlabs(NamedTuple):
-    """A pass as the kernel sees it: the members of conv.schedule.Slabs that a launch takes.
+class LevelSlabs(Slabs):
+    """A pass as the kernel sees it: classes have columns as in LEVEL_FIELDS, and the segments of one follow each other,
+    those with the longest sums first.  channels: 0 where they differ from segment to segment; columns: what divides all
+    that a row of out begins at, and its length."""
 
-    Attributes:
-        classes: int32 array, columns as in LEVEL_FIELDS: entries of segments, those of a class following each other.
-        heads: number of the first entry of each class, the longest sums first.
-        channels: of one group of x; 0 where they differ from segment to segment.
-        columns: what divides all that a row of out begins at, and its length.
-    """
-
-    classes: np.ndarray
-    heads: np.ndarray
-    in_image: int
-    out_image: int
-    channels: int
-    columns: int
-    w_row: int
-    images: int
-    groups: int
-
-    def work(self, tile_rows: int, tile_columns: int) -> np.ndarray:
-        """Returns the work list: int32 array (tiles, 4) of class, row tile, column tile, group."""
-        parts = []
-        for head in self.heads.tolist():
-            rows, columns = (int(self.classes[head, LEVEL_FIELDS.index(name)]) for name in ("rows", "columns"))
-            grid = np.indices((1, ceil_div(rows, tile_rows), self.groups, ceil_div(columns, tile_columns)))
-            grid = grid.reshape(4, -1)
-            parts.append(np.stack([grid[0] + head, grid[1], grid[3], grid[2]], axis=1))
-        return np.ascontiguousarray(np.concatenate(parts), dtype=np.int32)
-
-    def slabs(self, tile_rows: int, tile_columns: int, k: int) -> list[tuple[int, int]]:
-        """Returns (number of tiles, slabs of k in each) per class, in the order of the work list."""
-        found = []
-        for head in self.heads.tolist():
-            first = dict(zip(LEVEL_FIELDS, self.classes[head].tolist()))
-            tiles = ceil_div(first["rows"], tile_rows) * self.groups * ceil_div(first["columns"], tile_columns)
-            found.append((tiles, int(_slabs(self.classes[head:head + first["segments"]], k).sum())))
+    @property
+    def sums(self) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
+        found, number, entries = [], 0, [dict(zip(LEVEL_FIELDS, row)) for row in self.classes.tolist()]
+        while number < len(entries):
+            first = entries[number]
+            terms = [(e["taps_h"] * e["taps_w"], e["channels"]) for e in entries[number:number + first["segments"]]]
+            found.append((number, first["rows"], first["columns"], terms))
+            number += first["segments"]
         return found
 
 
-def _slabs(entries: np.ndarray, k: int) -> np.ndarray:
-    taps_h, taps_w, channels = (entries[:, LEVEL_FIELDS.index(name)] for name in ("taps_h", "taps_w", "channels"))
-    return taps_h * taps_w * -(-channels // k)
-
-
-def _sorted(classes: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the table of all entries, and the heads by length of their sums."""
-    lengths = [int(_slabs(entries, 1).sum()) for entries in classes]
-    classes = [classes[k] for k in np.argsort(-np.array(lengths), kind="stable")]
-    heads = np.cumsum([0, *map(len, classes)])[:-1]
-    return np.ascontiguousarray(np.concatenate(classes), np.int32), heads
+def _sorted(classes: list[np.ndarray]) -> np.ndarray:
+    """Returns the table of all entries, the longest sums first."""
+    fields = [LEVEL_FIELDS.index(name) for name in ("taps_h", "taps_w", "channels")]
+    lengths = [int(entries[:, fields].prod(axis=1).sum()) for entries in classes]
+    order = np.argsort(-np.array(lengths), kind="stable")
+    return np.ascontiguousarray(np.concatenate([classes[k] for k in order]), np.int32)
 
 
 def fprop_slabs(desc: CoConvDesc) -> LevelSlabs:
@@ -86,9 +56,8 @@ def fprop_slabs(desc: CoConvDesc) -> LevelSlabs:
         more = np.broadcast_to(np.array([level.ic // level.groups, columns, first, 1], np.int32), (len(table), 4))
         classes += [row[None] for row in np.concatenate([table, more], 1)]
         unit = gcd(unit, gcd(first, columns))
-    entries, heads = _sorted(classes)
     n, ih, iw, ic = desc.x_shape
-    return LevelSlabs(entries, heads, ih * iw * ic, h * w * oc, ic // level.groups, unit, w_row, n, level.groups)
+    return LevelSlabs(_sorted(classes), ih * iw * ic, h * w * oc, ic // level.groups, unit, w_row, n, level.groups)
 
 
 def dgrad_slabs(desc: CoConvDesc) -> LevelSlabs:
@@ -104,8 +73,7 @@ def dgrad_slabs(desc: CoConvDesc) -> LevelSlabs:
         if not met:
             met = [(*place[0], 0, 0, 0, *place[1], *(0,) * 8, level.oc // level.groups)]
         classes.append(np.array([(*entry, columns, 0, len(met)) for entry in met], np.int32))
-    entries, heads = _sorted(classes)
-    return LevelSlabs(entries, heads, oh * ow * oc, ih * iw * ic, 0, columns, int(np.prod(desc.w_shape[1:])), n,
+    return LevelSlabs(_sorted(classes), oh * ow * oc, ih * iw * ic, 0, columns, int(np.prod(desc.w_shape[1:])), n,
                       level.groups)
 
 

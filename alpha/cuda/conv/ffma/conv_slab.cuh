@@ -45,7 +45,7 @@ struct alignas(16) SlabItem {
 
 template <class T> struct SlabTensors {
   const typename T::In *in, *w;
-  const float *bias;                   // (groups * columns), or null
+  const float *bias;                   // (groups * columns), or null; of fprop, as is relu
   typename T::Out *out;
   Workspace partial;                   // of tiles with several slices
   const SlabClass *classes;
@@ -146,8 +146,9 @@ template <class T> struct TapWalk {
 #endif
 
 // One block: entry blockIdx.x of the work list. T::B_KMAJOR says which way round w is read; SPLIT, whether tiles may have
-// several slices: without them the registers hold more.
-template <class T, bool SPLIT> INLINE void slab_block(const SlabTensors<T> &t, typename T::In *smem) {
+// several slices: without them the registers hold more. Tensors come by value: parameters of a kernel that were read where
+// they are would be read again and again, and take registers.
+template <class T, bool SPLIT> INLINE void slab_block(const SlabTensors<T> t, typename T::In *smem) {
   using In = typename T::In;
   __shared__ SlabShared<T> shared;
   const SlabItem item = t.work[blockIdx.x];
@@ -181,9 +182,10 @@ template <class T, bool SPLIT> INLINE void slab_block(const SlabTensors<T> &t, t
     if (done.slice.count > 1 && !add_slices<T::THREADS>(product.acc, done.slice, t.partial)) return;
   product.scale(t.in_scale, t.w_scale);
   const int first = done.column_tile * T::BN, columns = columns_of(t, t.classes[done.cls]);
-  const float *bias = t.bias ? t.bias + done.group * columns + first : nullptr;
+  const float *bias = T::B_KMAJOR && t.bias ? t.bias + done.group * columns + first : nullptr;
 #if LEVELS == 1
   if (bias) bias += t.classes[done.cls].first;
 #endif
-  gemm_store(product, [&](int r) { return shared.out[r]; }, bias, columns - first, t.columns % 4 == 0, t.relu);
+  gemm_store(product, [&](int r) { return shared.out[r]; }, bias, columns - first, t.columns % 4 == 0,
+             T::B_KMAJOR && t.relu);
 }

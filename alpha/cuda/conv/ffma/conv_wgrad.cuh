@@ -77,7 +77,7 @@ template <class T> INLINE void wgrad_store(const Ffma<T> &product, const WgradPl
 }
 
 // One block: its units.
-template <class T> INLINE void wgrad_block(const WgradTensors<T> &t, typename T::In *smem) {
+template <class T> INLINE void wgrad_block(const WgradTensors<T> t, typename T::In *smem) {
   using In = typename T::In;
   using CopyG = typename T::LinesA;
   using CopyX = typename T::LinesB;

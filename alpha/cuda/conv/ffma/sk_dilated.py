@@ -8,6 +8,7 @@ from typing import Any
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import TAP_FIELDS, Schedule, Tiling, schedule
+from alpha.cuda.conv.ffma.slab import UNSCALED
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.tile import ConvTile
@@ -20,6 +21,10 @@ TILES = (Tile(128, 128, 16, 8, 8, 4, 2), Tile(64, 64, 16, 8, 8, 3, 8), Tile(32, 
          Tile(32, 32, 16, 4, 4, 4, 6, vector=1))
 LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared memory, which comes on top
 
+# WgradTensors of conv_wgrad.cuh.
+WGRAD_ARGS = ("ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, ptr first, i64 x_image, i64 g_image, i32 x_h, "
+              "i32 x_w, i32 g_h, i32 g_w, i32 rows, i32 cols, i32 dw_row, i64 x_plane, i64 g_plane, ptr x_scale, "
+              "ptr g_scale")
 SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
                     f"i32 dw_row, i32 split, {GUARD_ARGS}", threads=256)
 MOST_SPLIT = 32
@@ -44,7 +49,7 @@ class WgradTile(ConvTile):
         return Cost((Stage(self.schedule(desc).time_us, depth=c.depth, launches=c.launches),))
 
     def run_of(self, desc: ConvDesc, first: int, channels: int) -> Callable[..., None]:
-        """Returns run(x, g, dw, more, guard): a launch that takes `more` last, and the sum of slices behind the guard.
+        """Returns run(x, g, dw, scaled, guard): a launch, and the sum of slices; `scaled` has planes and scales.
 
         first, channels: if g has so many channels and dw as many filters, those of desc being from `first` on.
         """
@@ -62,11 +67,11 @@ class WgradTile(ConvTile):
             split *= 2
         grid, sum_grid = len(plan.first) - 1, (tile_floats * split // 1024, len(plan.sums))
 
-        def run(x: Any, g: Any, dw: Array, more: tuple[Any, ...], guard: Guard = UNGUARDED) -> None:
+        def run(x: Any, g: Any, dw: Array, scaled: tuple[Any, ...], *guard: Any) -> None:
             work, out = empty((slots * tile_floats,), "float32") if slots else None, offset(dw, 4 * first * dw_row)
-            kernel(grid, x, g, out, work, *tables, *sizes, *more)
+            kernel(grid, x, g, out, work, *tables, *sizes, *scaled, *guard)
             if work:
-                SUM_SLICES(sum_grid, work, out, sums, tile_floats, tile.columns, dw_row, split, *guard)
+                SUM_SLICES(sum_grid, work, out, sums, tile_floats, tile.columns, dw_row, split, *(guard or UNGUARDED))
         return run
 
 
@@ -78,10 +83,8 @@ class SkDilated(WgradTile):
     """
 
     def __init__(self, tile: Tile, blocks: int = 0) -> None:
-        kernel = Kernel("sk_dilated.cu", "sk_dilated", "ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, "
-                        "ptr first, i64 x_image, i64 g_image, i32 x_h, i32 x_w, i32 g_h, i32 g_w, i32 rows, "
-                        f"i32 cols, i32 dw_row, {GUARD_ARGS}",
-                        threads=tile.threads, shared=tile.shared_bytes(False, False), defines=tile.defines)
+        kernel = Kernel("sk_dilated.cu", "sk_dilated", f"{WGRAD_ARGS}, {GUARD_ARGS}", threads=tile.threads,
+                        shared=tile.shared_bytes(False, False), defines=tile.defines)
         super().__init__(tile, f"sk_dilated {tile}" + f" by {blocks}" * (blocks > 0), kernel)
         self.blocks = blocks
 
@@ -103,7 +106,7 @@ class SkDilated(WgradTile):
         run = self.run_of(desc, first, channels)
 
         def launch(x: Array, g: Array, dw: Array, guard: Guard = UNGUARDED) -> None:
-            run(x, offset(g, 4 * first), dw, guard, guard)
+            run(x, offset(g, 4 * first), dw, UNSCALED, *guard)
         return launch
 
 

@@ -1,11 +1,11 @@
-"""ConvV2 and KS-deconv in FFMA, conv_v2.cu and ks_deconv.cu: what a tile costs, how long sums are cut, the launches."""
+"""ConvV2 and KS-deconv in FFMA, conv_ffma.cu: what a tile costs, how long sums are cut, the launches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,15 +24,11 @@ from alpha.ops.conv_desc import ConvDesc
 
 SLABS = {"fprop": lru_cache(maxsize=256)(fprop_slabs), "dgrad": lru_cache(maxsize=256)(dgrad_slabs)}
 
-
-class Tables(NamedTuple):
-    """A kernel, and what its launch takes beside its tensors: the grid, the workspace, arrays on the device, sizes."""
-
-    kernel: Kernel
-    grid: int
-    partial: Partial
-    arrays: tuple[Array, Array]
-    sizes: tuple[int, ...]
+# SlabTensors of conv_slab.cuh.
+SLAB_ARGS = ("ptr in, ptr w, ptr b, ptr out, ptr slots, ptr arrived, ptr classes, ptr work, i64 in_image, "
+             "i64 out_image, i32 images, i32 channels, i32 columns, i32 w_row, i32 relu, i64 in_plane, i64 w_plane, "
+             "ptr in_scale, ptr w_scale")
+UNSCALED = (0, 0, None, None)  # planes and scales of float32
 
 
 class SlabTile(ConvTile):
@@ -86,15 +82,24 @@ class SlabTile(ConvTile):
         """Returns (number of tiles, slabs of each) per class, the longest first."""
         return self.slabs_of(desc).slabs(self.tile.rows, self.tile.columns, self.tile.k)
 
-    def tables(self, desc: ConvDesc) -> Tables:
+    def work_list(self, desc: ConvDesc, split: int) -> tuple[np.ndarray, Partial]:
+        """Returns the work list, and where the slices of its sums meet."""
         slabs, tile = self.slabs_of(desc), self.tile
         counts, each = zip(*self.sums(desc))
-        split = self.split_of(desc)
         work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), split)
+        return work, Partial(slots, tile.rows * tile.columns)
+
+    def run_of(self, desc: ConvDesc) -> Callable[..., None]:
+        """Returns run(in, w, out, epilogue, scaled, *more): a launch, `scaled` having planes and scales."""
+        slabs, split = self.slabs_of(desc), self.split_of(desc)
+        work, partial = self.work_list(desc, split)
+        kernel, grid, arrays = self.kernels[split > 1], len(work), (upload(slabs.classes), upload(work))
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.columns, slabs.w_row
-        kernel = self.kernels[split > 1]
-        return Tables(kernel, len(work), Partial(slots, tile.rows * tile.columns),
-                      (upload(slabs.classes), upload(work)), sizes)
+
+        def run(x: Any, w: Any, y: Array, epilogue: Epilogue, scaled: tuple[Any, ...], *more: Any) -> None:
+            b, relu = epilogue.known()
+            kernel(grid, x, w, b, y, *partial.arguments(), *arrays, *sizes, relu, *scaled, *more)
+        return run
 
 
 class FfmaSlab(SlabTile):
@@ -105,24 +110,18 @@ class FfmaSlab(SlabTile):
     """
 
     def __init__(self, pass_name: str, tile: Tile, split: int = 0) -> None:
-        entry, bias, relu = ("conv_v2", "ptr b, ", "i32 relu, ") if pass_name == "fprop" else ("ks_deconv", "", "")
-        args = (f"ptr in, ptr w, {bias}ptr out, ptr slots, ptr arrived, ptr classes, ptr work, i64 in_image, "
-                f"i64 out_image, i32 images, i32 channels, i32 columns, i32 w_row, {relu}{GUARD_ARGS}")
-        whole, sliced = (Kernel(f"{entry}.cu", name, args, threads=tile.threads, defines=tile.defines,
-                                shared=tile.shared_bytes(True, pass_name == "fprop"))
+        entry = "conv_v2" if pass_name == "fprop" else "ks_deconv"
+        whole, sliced = (Kernel("conv_ffma.cu", name, f"{SLAB_ARGS}, {GUARD_ARGS}", threads=tile.threads,
+                                defines=tile.defines, shared=tile.shared_bytes(True, pass_name == "fprop"))
                          for name in (entry, entry if tile.terms else f"{entry}_split"))
         super().__init__(pass_name, tile, split, f"{entry} {tile}", (whole, sliced))
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        kernel, grid, partial, arrays, sizes = self.tables(desc)
+        run = self.run_of(desc)
 
-        def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING, guard: Guard = UNGUARDED) -> None:
-            b, relu = epilogue.known()
-            kernel(grid, x, w, b, y, *partial.arguments(), *arrays, *sizes, relu, *guard)
-
-        def dgrad(g: Array, w: Array, dx: Array, guard: Guard = UNGUARDED) -> None:
-            kernel(grid, g, w, dx, *partial.arguments(), *arrays, *sizes, *guard)
-        return fprop if self.pass_name == "fprop" else dgrad
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING, guard: Guard = UNGUARDED) -> None:
+            run(x, w, y, epilogue, UNSCALED, *guard)
+        return launch
 
 
 CANDIDATES = tuple(FfmaSlab(pass_name, tile) for pass_name in SLABS for tile in TILES)

@@ -29,20 +29,26 @@ template <class Bytes> INLINE const float *at(const float *from, Bytes offset) {
   return reinterpret_cast<const float *>(reinterpret_cast<const char *>(from) + offset);
 }
 
-template <int LANES>
-INLINE void stem_fprop(const float *x, const float *w, const float *b, float *y, const SlabClass *classes,
-                       const int4 *work, long long x_image, long long y_image, int images, int columns, int w_row,
-                       int relu) {
+struct StemTensors {
+  const float *in, *w, *b;          // in: x or g; b: of fprop, or null
+  float *out;
+  const SlabClass *classes;
+  const int4 *work;
+  long long in_image, out_image;    // elements of an image
+  int images, channels, w_row, relu;  // channels: OC
+};
+
+template <int LANES> INLINE void stem_fprop(const StemTensors t) {
   constexpr int COLS = 8 * LANES, GROUPS = THREADS / LANES, TILE = GROUPS * POSITIONS;
   __shared__ __align__(16) float filter[FILTER_FLOATS];  // [tap, ic][COLS]
-  __shared__ unsigned read[TILE];  // bytes from the start of x
+  __shared__ unsigned read[TILE];  // bytes from the start of in
   __shared__ long long write[TILE];
   __shared__ SlabClass c;                // kept out of the registers, like the three that follow
   __shared__ int4 item;
   __shared__ volatile int line, lines;   // elements of a line of taps; lines that fit into `filter`
   if (threadIdx.x == 0) {
-    item = work[blockIdx.x];
-    c = classes[item.x];
+    item = t.work[blockIdx.x];
+    c = t.classes[item.x];
     line = c.taps_w * IC * COLS;
     lines = line ? min(FILTER_FLOATS / line, c.taps_h) : 1;
   }
@@ -50,12 +56,12 @@ INLINE void stem_fprop(const float *x, const float *w, const float *b, float *y,
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
   for (int tile = item.y; tile < item.y + item.z; tile++) {
     __syncthreads();
-    const int pixels = c.rows / images;
+    const int pixels = c.rows / t.images;
     for (int r = threadIdx.x; r < TILE; r += THREADS) {
       const int position = tile * TILE + r, m = min(position, c.rows - 1), image = m / pixels;
       const int oh = (m - image * pixels) / c.width, ow = m - image * pixels - oh * c.width;
-      read[r] = 4u * (unsigned)(image * x_image + (c.in + oh * c.in_h + ow * c.in_w));
-      write[r] = position < c.rows ? image * y_image + (c.out + oh * c.out_h + ow * c.out_w) : -1;
+      read[r] = 4u * (unsigned)(image * t.in_image + (c.in + oh * c.in_h + ow * c.in_w));
+      write[r] = position < c.rows ? image * t.out_image + (c.out + oh * c.out_h + ow * c.out_w) : -1;
     }
     float acc[POSITIONS][8];
     UNROLL for (int i = 0; i < POSITIONS; i++)
@@ -65,7 +71,7 @@ INLINE void stem_fprop(const float *x, const float *w, const float *b, float *y,
         __syncthreads();
         for (int e = threadIdx.x; e < min((int)lines, c.taps_h - h0) * line; e += THREADS) {
           const int col = item.w * COLS + e % COLS, ic = e / COLS % IC, tap = e / COLS / IC;
-          filter[e] = col < columns ? w[(long long)col * w_row + tap_offset(c, h0, tap) + ic] : 0.f;
+          filter[e] = col < t.channels ? t.w[(long long)col * t.w_row + tap_offset(c, h0, tap) + ic] : 0.f;
         }
       }
       __syncthreads();
@@ -75,7 +81,7 @@ INLINE void stem_fprop(const float *x, const float *w, const float *b, float *y,
         for (int tw = c.taps_w; tw > 0; tw--, from += 4 * c.tap_in_w) {
           float v[POSITIONS][IC];
           UNROLL for (int i = 0; i < POSITIONS; i++) {
-            const float *p = at(x, read[group + i * GROUPS] + from);
+            const float *p = at(t.in, read[group + i * GROUPS] + from);
             if constexpr (IC == 4) {
               const float4 q = *reinterpret_cast<const float4 *>(p);
               v[i][0] = q.x, v[i][1] = q.y, v[i][2] = q.z, v[i][3] = q.w;
@@ -95,33 +101,25 @@ INLINE void stem_fprop(const float *x, const float *w, const float *b, float *y,
     UNROLL for (int half = 0; half < 8; half += 4) {
       const int col = item.w * COLS + lane * 4 + half / 4 * (COLS / 2);
       float add[4];
-      UNROLL for (int q = 0; q < 4; q++) add[q] = b && col + q < columns ? b[col + q] : 0.f;
+      UNROLL for (int q = 0; q < 4; q++) add[q] = t.b && col + q < t.channels ? t.b[col + q] : 0.f;
       UNROLL for (int i = 0; i < POSITIONS; i++) {
         const long long row = write[group + i * GROUPS];
         if (row < 0) continue;
         float v[4];
         UNROLL for (int q = 0; q < 4; q++) {
           v[q] = acc[i][half + q] + add[q];
-          if (relu && v[q] < 0.f) v[q] = 0.f;
+          if (t.relu && v[q] < 0.f) v[q] = 0.f;
         }
-        if (columns % 4 == 0) {  // store_quad would spill registers
-          if (col < columns) *reinterpret_cast<float4 *>(y + row + col) = make_float4(v[0], v[1], v[2], v[3]);
+        if (t.channels % 4 == 0) {  // store_quad would spill registers
+          if (col < t.channels) *reinterpret_cast<float4 *>(t.out + row + col) = make_float4(v[0], v[1], v[2], v[3]);
         } else {
           UNROLL for (int q = 0; q < 4; q++)
-            if (col + q < columns) y[row + col + q] = v[q];
+            if (col + q < t.channels) t.out[row + col + q] = v[q];
         }
       }
     }
   }
 }
-
-#define STEM_FPROP(name, LANES) \
-  ALPHA_ENTRY(name, (THREADS, IC < 4 ? 4 : 3), \
-              (const float *x, const float *w, const float *b, float *y, const SlabClass *classes, const int4 *work, \
-               long long x_image, long long y_image, int images, int columns, int w_row, int relu), \
-              stem_fprop<LANES>(x, w, b, y, classes, work, x_image, y_image, images, columns, w_row, relu))
-STEM_FPROP(stem_fprop_64, 8)  // up to 64 output channels at a time, 128 positions
-STEM_FPROP(stem_fprop_16, 2)  // up to 16, 512
 
 // Of 4 * BIT sums a lane keeps the half that its bit names, with the other lane's part of it, and gives the rest away.
 template <int BIT> INLINE void give_half(float (&sum)[POSITIONS * 4], int lane) {
@@ -133,47 +131,45 @@ template <int BIT> INLINE void give_half(float (&sum)[POSITIONS * 4], int lane) 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, IC < 4 ? 4 : 3)
-stem_dgrad(const float *g, const float *w, float *dx, const SlabClass *classes, const int4 *work, long long g_image,
-           long long x_image, int images, int channels, int w_row) {
+INLINE void stem_dgrad_block(const StemTensors t) {
   constexpr int LANES = 16, OC = 64, TILE = THREADS / LANES * POSITIONS;
   __shared__ __align__(16) float filter[FILTER_FLOATS];  // [tap][OC][IC]
   __shared__ long long read[TILE], write[TILE];  // read: bytes
   __shared__ SlabClass c;
-  const int4 item = work[blockIdx.x];
-  if (threadIdx.x == 0) c = classes[item.x];
+  const int4 item = t.work[blockIdx.x];
+  if (threadIdx.x == 0) c = t.classes[item.x];
   __syncthreads();
   const int lane = threadIdx.x % LANES, first = threadIdx.x / LANES * POSITIONS;
   const int line = c.taps_w * OC * IC, lines = line ? min(FILTER_FLOATS / line, c.taps_h) : 1;
-  const bool once = lines == c.taps_h && channels <= OC;
-  const int pixels = c.rows / images;
+  const bool once = lines == c.taps_h && t.channels <= OC;
+  const int pixels = c.rows / t.images;
   for (int tile = item.y; tile < item.y + item.z; tile++) {
     __syncthreads();
     for (int r = threadIdx.x; r < TILE; r += THREADS) {
       const int position = tile * TILE + r, m = min(position, c.rows - 1), image = m / pixels;
       const int ih = (m - image * pixels) / c.width, iw = m - image * pixels - ih * c.width;
-      read[r] = 4 * (image * g_image + (c.in + ih * c.in_h + iw * c.in_w));
-      write[r] = position < c.rows ? image * x_image + (c.out + ih * c.out_h + iw * c.out_w) : -1;
+      read[r] = 4 * (image * t.in_image + (c.in + ih * c.in_h + iw * c.in_w));
+      write[r] = position < c.rows ? image * t.out_image + (c.out + ih * c.out_h + iw * c.out_w) : -1;
     }
     float sum[POSITIONS * 4];  // four for each position, of which IC are used
     UNROLL for (int i = 0; i < POSITIONS * 4; i++) sum[i] = 0.f;
-    for (int oc0 = 0; oc0 < channels; oc0 += OC)
+    for (int oc0 = 0; oc0 < t.channels; oc0 += OC)
       for (int h0 = 0; h0 < c.taps_h; h0 += lines) {
         const int now = min(lines, c.taps_h - h0);
         if (tile == item.y || !once) {
           __syncthreads();
           for (int e = threadIdx.x; e < now * line; e += THREADS) {
             const int ic = e % IC, oc = oc0 + e / IC % OC, tap = e / (IC * OC);
-            filter[e] = oc < channels ? w[(long long)oc * w_row + tap_offset(c, h0, tap) + ic] : 0.f;
+            filter[e] = oc < t.channels ? t.w[(long long)oc * t.w_row + tap_offset(c, h0, tap) + ic] : 0.f;
           }
         }
         __syncthreads();
         const int oc = oc0 + lane * 4;
-        if (oc >= channels) continue;
+        if (oc >= t.channels) continue;
         const float *f = filter + lane * (4 * IC);
         for (int th = h0; th < h0 + now; th++)
           for (int tw = 0; tw < c.taps_w; tw++, f += OC * IC) {
-            const float *from = g + (th * c.tap_in_h + tw * c.tap_in_w + oc);
+            const float *from = t.in + (th * c.tap_in_h + tw * c.tap_in_w + oc);
             float u[4 * IC];
             UNROLL for (int q = 0; q < IC; q++) {
               const float4 a = *reinterpret_cast<const float4 *>(f + 4 * q);
@@ -182,11 +178,11 @@ stem_dgrad(const float *g, const float *w, float *dx, const SlabClass *classes, 
             UNROLL for (int i = 0; i < POSITIONS; i++) {
               const float *p = at(from, read[first + i]);
               float v[4];
-              if (channels % 4 == 0) {
+              if (t.channels % 4 == 0) {
                 const float4 a = *reinterpret_cast<const float4 *>(p);
                 v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
               } else {
-                UNROLL for (int q = 0; q < 4; q++) v[q] = oc + q < channels ? p[q] : 0.f;
+                UNROLL for (int q = 0; q < 4; q++) v[q] = oc + q < t.channels ? p[q] : 0.f;
               }
               UNROLL for (int q = 0; q < 4; q++)
                 UNROLL for (int ic = 0; ic < IC; ic++) sum[4 * i + ic] = fmaf(v[q], u[q * IC + ic], sum[4 * i + ic]);
@@ -201,8 +197,13 @@ stem_dgrad(const float *g, const float *w, float *dx, const SlabClass *classes, 
     UNROLL for (int j = 0; j < 2; j++) {
       const int position = lane / 2, ic = lane % 2 * 2 + j;
       const long long row = write[first + position];
-      if (row >= 0 && ic < IC) dx[row + ic] = sum[j];
+      if (row >= 0 && ic < IC) t.out[row + ic] = sum[j];
     }
   }
 }
-ALPHA_KERNEL(stem_dgrad)
+
+// stem_fprop_64: up to 64 output channels at a time, 128 positions; stem_fprop_16: up to 16, 512
+#define STEM(name, ...) ALPHA_ENTRY(name, (THREADS, IC < 4 ? 4 : 3), (StemTensors t), __VA_ARGS__)
+STEM(stem_fprop_64, stem_fprop<8>(t))
+STEM(stem_fprop_16, stem_fprop<2>(t))
+STEM(stem_dgrad, stem_dgrad_block(t))

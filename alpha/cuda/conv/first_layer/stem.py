@@ -24,6 +24,8 @@ THREADS, POSITIONS, FILTER_FLOATS = 128, 8, 8192  # of conv_stem.cu
 BLOCKS = 4                                        # resident on a multiprocessor
 SUM_THREADS, SUM_CHANNELS = 512, 16               # of conv_stem_wgrad.cu
 MOST_TILES = 16                                   # of a block, for which it loads the filters once
+STEM_ARGS = ("ptr in, ptr w, ptr b, ptr out, ptr classes, ptr work, i64 in_image, i64 out_image, i32 images, "
+             "i32 channels, i32 w_row, i32 relu")
 
 
 def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
@@ -78,15 +80,14 @@ def first_stage(desc: ConvDesc, padded: float, efficiency: float, seen: float = 
                  seen)
 
 
-class StemFprop(Candidate):
-    """stem_fprop with a width of its tile in output channels."""
+class Stem(Candidate):
+    """stem_fprop with a width of its tile in output channels, or stem_dgrad, which reads as many at a time."""
 
-    pass_name = "fprop"
-
-    def __init__(self, columns: int) -> None:
-        self.columns, self.name = columns, f"stem_fprop {columns}"
-        self.kernels = _per_channels(f"stem_fprop_{columns}", "ptr x, ptr w, ptr b, ptr y, ptr classes, ptr work, "
-                                     "i64 x_image, i64 y_image, i32 images, i32 columns, i32 w_row, i32 relu")
+    def __init__(self, pass_name: str, columns: int) -> None:
+        self.pass_name, self.columns = pass_name, columns
+        self.name = f"stem_fprop {columns}" if pass_name == "fprop" else "stem_dgrad"
+        self.kernels = tuple(Kernel("conv_stem.cu", self.name.replace(" ", "_"), STEM_ARGS, threads=THREADS,
+                                    defines={"CHANNELS": ic}) for ic in range(1, MOST_CHANNELS + 1))
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if desc.w.f * desc.ic * self.columns > FILTER_FLOATS:
@@ -95,48 +96,22 @@ class StemFprop(Candidate):
 
     def cost(self, desc: ConvDesc) -> Cost:
         padded, c = ceil_div(desc.oc, self.columns) * self.columns / desc.oc, device().table.stem
+        if self.pass_name == "dgrad":
+            return Cost((first_stage(desc, 2 * padded, c.efficiency),))
         return Cost((first_stage(desc, padded * c.columns[self.columns], c.efficiency, c.seen),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        slabs = fprop_slabs(desc)
-        tile = THREADS // (self.columns // 8) * POSITIONS
-        work = work_list(tiles_of(slabs, tile), ceil_div(desc.oc, self.columns), context.sm_count * BLOCKS)
-        kernel, grid = self.kernels[desc.ic - 1], len(work)
-        tables = upload(slabs.classes), upload(work)
-        sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.columns, slabs.w_row
+        if self.pass_name == "fprop":
+            slabs, lanes, column_tiles = fprop_slabs(desc), self.columns // 8, ceil_div(desc.oc, self.columns)
+        else:
+            slabs, lanes, column_tiles = dgrad_slabs(desc), 16, 1
+        work = work_list(tiles_of(slabs, THREADS // lanes * POSITIONS), column_tiles, context.sm_count * BLOCKS)
+        kernel, grid, tables = self.kernels[desc.ic - 1], len(work), (upload(slabs.classes), upload(work))
+        sizes = slabs.in_image, slabs.out_image, slabs.images, desc.oc, slabs.w_row
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             b, relu = epilogue.known()
             kernel(grid, x, w, b, y, *tables, *sizes, relu)
-        return launch
-
-
-class StemDgrad(Candidate):
-    """stem_dgrad."""
-
-    pass_name, name = "dgrad", "stem_dgrad"
-
-    def __init__(self) -> None:
-        self.kernels = _per_channels("stem_dgrad", "ptr g, ptr w, ptr dx, ptr classes, ptr work, i64 g_image, "
-                                     "i64 x_image, i32 images, i32 channels, i32 w_row")
-
-    def rejection(self, desc: ConvDesc) -> str | None:
-        if desc.w.f * desc.ic * 64 > FILTER_FLOATS:
-            return f"a row of {desc.w.f} taps does not fit into shared memory"
-        return refusal(desc)
-
-    def cost(self, desc: ConvDesc) -> Cost:
-        return Cost((first_stage(desc, 2 * ceil_div(desc.oc, 64) * 64 / desc.oc, device().table.stem.efficiency),))
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        slabs = dgrad_slabs(desc)
-        work = work_list(tiles_of(slabs, THREADS // 16 * POSITIONS), 1, context.sm_count * BLOCKS)
-        kernel, grid = self.kernels[desc.ic - 1], len(work)
-        tables = upload(slabs.classes), upload(work)
-        sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.w_row
-
-        def launch(g: Array, w: Array, dx: Array) -> None:
-            kernel(grid, g, w, dx, *tables, *sizes)
         return launch
 
 
@@ -182,10 +157,5 @@ class StemWgrad(Candidate):
         return launch
 
 
-def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
-    return tuple(Kernel("conv_stem.cu", entry, args, threads=THREADS, defines={"CHANNELS": ic})
-                 for ic in range(1, MOST_CHANNELS + 1))
-
-
-CANDIDATES = (StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8)),
+CANDIDATES = (Stem("fprop", 64), Stem("fprop", 16), Stem("dgrad", 64), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8)),
               StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, vector=1)))

@@ -10,8 +10,8 @@ from __future__ import annotations
 from math import prod
 
 from alpha.cuda.conv.costs import Cost, device
-from alpha.cuda.conv.ffma.sk_dilated import WgradTile
-from alpha.cuda.conv.ffma.slab import SlabTile
+from alpha.cuda.conv.ffma.sk_dilated import WGRAD_ARGS, WgradTile
+from alpha.cuda.conv.ffma.slab import SLAB_ARGS, SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, Run, launch_of_arrays, moved_bytes, refusal
@@ -21,13 +21,6 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv_desc import ConvDesc
-
-SLAB_ARGS = ("ptr in, ptr w, ptr b, ptr out, ptr slots, ptr arrived, ptr classes, ptr work, i64 in_image, "
-             "i64 out_image, i32 images, i32 channels, i32 columns, i32 w_row, i64 in_plane, i64 w_plane, "
-             "ptr in_scale, ptr w_scale, i32 relu")
-WGRAD_ARGS = ("ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, ptr first, i64 x_image, i64 g_image, i32 x_h, "
-              "i32 x_w, i32 g_h, i32 g_w, i32 rows, i32 cols, i32 dw_row, i64 x_plane, i64 g_plane, ptr x_scale, "
-              "ptr g_scale")
 
 
 def handicap(desc: ConvDesc) -> float:
@@ -42,9 +35,9 @@ class MmaSlab(SlabTile):
 
     def __init__(self, pass_name: str, mode: Mode, tile: MmaTile, split: int = 0) -> None:
         self.mode, (self.reads, self.writes) = mode, mode
-        kernel = Kernel("conv_mma.cu", "conv_mma", SLAB_ARGS, threads=tile.threads, shared=tile.shared_bytes(),
-                        defines={**tile.defines, "ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes],
-                                 "B_MAJOR_N": int(pass_name == "dgrad")})
+        kernel = Kernel("conv_mma.cu", f"conv_mma_{pass_name}", SLAB_ARGS, threads=tile.threads,
+                        shared=tile.shared_bytes(),
+                        defines={**tile.defines, "ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes]})
         super().__init__(pass_name, tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", (kernel, kernel))
 
     def least_us(self, desc: ConvDesc) -> float:
@@ -60,12 +53,11 @@ class MmaSlab(SlabTile):
 
     def on_operands(self, desc: ConvDesc) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue)."""
-        kernel, grid, partial, arrays, sizes = self.tables(desc)
+        run_slabs = self.run_of(desc)
         planes = prod(desc.x_shape if self.pass_name == "fprop" else desc.y_shape), prod(desc.w_shape)
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            b, relu = epilogue.known()
-            kernel(grid, x.ptr, w.ptr, b, y, *partial.arguments(), *arrays, *sizes, *planes, x.scale, w.scale, relu)
+            run_slabs(x.ptr, w.ptr, y, epilogue, (*planes, x.scale, w.scale))
         return run
 
 

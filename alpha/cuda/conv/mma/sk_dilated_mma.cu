@@ -20,12 +20,5 @@ template <class T> INLINE void wgrad_store(const Mma<T> &product, const WgradPla
              true, false);
 }
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
-sk_dilated_mma(const ELEMENT *x, const ELEMENT *g, float *dw, float *work, const WgradTap *taps, const WgradUnit *units,
-               const int *first, long long x_image, long long g_image, int x_h, int x_w, int g_h, int g_w, int rows,
-               int cols, int dw_row, long long x_plane, long long g_plane, const float *x_scale, const float *g_scale) {
-  DYNAMIC_SHARED(ELEMENT, smem);
-  wgrad_block<Tile>({x, g, dw, work, taps, units, first, x_image, g_image, x_h, x_w, g_h, g_w, rows, cols, dw_row, x_plane,
-                     g_plane, x_scale, g_scale}, smem);
-}
-ALPHA_KERNEL(sk_dilated_mma)
+ALPHA_ENTRY(sk_dilated_mma, (Tile::THREADS, MIN_BLOCKS), (WgradTensors<Tile> t),
+            DYNAMIC_SHARED(ELEMENT, smem); wgrad_block<Tile>(t, smem))

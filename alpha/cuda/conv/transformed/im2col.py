@@ -56,21 +56,20 @@ class Im2col(Candidate):
         size = prod(desc.x_shape) if self.pass_name == "dgrad" else prod(shape)
         grid = min(MOST_BLOCKS, ceil_div(size, THREADS))
 
-        def fprop(x: Array, weight: Array, y: Array, *epilogue: object) -> None:
-            columns = empty(inner.x_shape, "float32")
-            kernel(grid, x, columns, windows)
-            multiply(columns, weight.reshaped(inner.w_shape), y.reshaped(inner.y_shape), *epilogue)
-
         def dgrad(g: Array, weight: Array, dx: Array) -> None:
             columns = empty(inner.x_shape, "float32")
             multiply(g.reshaped(inner.y_shape), weight.reshaped(inner.w_shape), columns)
             kernel(grid, columns, dx, windows)
 
-        def wgrad(x: Array, g: Array, dw: Array) -> None:
+        second, written = inner.w_shape, inner.y_shape
+        if self.pass_name == "wgrad":
+            second, written = written, second
+
+        def of_columns(x: Array, other: Array, out: Array, *epilogue: object) -> None:
             columns = empty(inner.x_shape, "float32")
             kernel(grid, x, columns, windows)
-            multiply(columns, g.reshaped(inner.y_shape), dw.reshaped(inner.w_shape))
-        return {"fprop": fprop, "dgrad": dgrad, "wgrad": wgrad}[self.pass_name]
+            multiply(columns, other.reshaped(second), out.reshaped(written), *epilogue)
+        return dgrad if self.pass_name == "dgrad" else of_columns
 
 
 def _shape(desc: ConvDesc) -> tuple[int, int]:

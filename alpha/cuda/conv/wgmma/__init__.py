@@ -284,7 +284,7 @@ class Wgmma(Candidate):
 
         def maps(x: Operand, w: Operand, w_ptr: int, y_ptr: int, y_dtype: str) -> tuple[Array, Array, Array]:
             return (_image_maps(x.ptr, x.dtype, in_shape, x.planes, pixels.groups, pixels.runs, in_box, in_steps),
-                    _filter_maps(w_ptr, w.dtype, desc.w_shape, w.planes, pixels.groups, w_runs, w_boxes, channels),
+                    filter_maps(w_ptr, w.dtype, desc.w_shape, w.planes, pixels.groups, w_runs, w_boxes, channels),
                     _image_maps(y_ptr, y_dtype, out_shape, 1, pixels.groups, ALONE, out_box, out_steps, channels))
         return maps
 
@@ -314,7 +314,7 @@ def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, ru
 
 
 @lru_cache(maxsize=KEPT)
-def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, boxes: tuple[Shape, ...],
+def filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, boxes: tuple[Shape, ...],
                  filters: int = 0) -> Array:
     """Returns a map (channels of a run, its first tap, row, filter, group of a plane) for each box and length of a
     run.  filters: of a plane, if those of the shape are a part of them; then there is one group, or one plane."""

@@ -231,12 +231,6 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
   out.drain();
 }
 
-#if defined(HAS_WGMMA) && BLOCKS_TOGETHER > 1
-#define CLUSTERS __cluster_dims__(BLOCKS_TOGETHER, 1, 1)
-#else
-#define CLUSTERS
-#endif
-
 extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, void *slots, float *statistics, const int *work, int entries,

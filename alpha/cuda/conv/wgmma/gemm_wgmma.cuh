@@ -22,10 +22,6 @@
 #include "ptx_wgmma.cuh"
 #include "scale.cuh"
 
-#if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAS_WGMMA 1  // elsewhere kernels are empty, and their candidates do not fit
-#endif
-
 template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_, int OUT_BOXES_, bool PAIRS_,
           int HELD_, int CLUSTER_ = 1>
 struct WgmmaTile {

@@ -37,12 +37,6 @@
 
 using Tile =
     WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS, BLOCKS_TOGETHER>;
-#if defined(HAS_WGMMA) && BLOCKS_TOGETHER > 1
-#define CLUSTERS __cluster_dims__(BLOCKS_TOGETHER, 1, 1)
-#else
-#define CLUSTERS
-#endif
-
 struct Sum {
   int slot, step, count;           // a tile's slots
   int rows, cols, taps;            // of the tile that exist

@@ -31,11 +31,11 @@ TILES = tuple(tile for tile in gemm.TILES if (tile.rows, tile.columns) != (32, 6
 BOTH_TRANSPOSED = tuple(tile for tile in TILES if (tile.rows, tile.threads) in ((64, 128), (32, 64)))
 
 
-def _kernel(tile: Tile, a_kmajor: bool, b_kmajor: bool, split: bool) -> Kernel:
-    return Kernel("matmul.cu", "matmul_split" if split else "matmul", "ptr a, ptr b, ptr bias, ptr y, ptr slots, "
-                  "ptr arrived, ptr matrices, i32 a_step, i32 b_step, i32 m, i32 n, i32 k, i32 row_tiles, "
-                  "i32 column_tiles, i32 relu", threads=tile.threads, shared=tile.shared_bytes(a_kmajor, b_kmajor),
-                  defines={**tile.defines, "A_MAJOR_K": int(a_kmajor), "B_MAJOR_K": int(b_kmajor)})
+def _kernel(tile: Tile, transpose_a: bool, transpose_b: bool, split: bool) -> Kernel:
+    entry = f"matmul_{'nt'[transpose_a]}{'nt'[transpose_b]}" + "_split" * split
+    return Kernel("matmul.cu", entry, "ptr a, ptr b, ptr bias, ptr y, ptr slots, ptr arrived, ptr matrices, "
+                  "i32 a_step, i32 b_step, i32 m, i32 n, i32 k, i32 row_tiles, i32 column_tiles, i32 relu",
+                  threads=tile.threads, shared=tile.shared_bytes(not transpose_a, transpose_b), defines=tile.defines)
 
 
 def tiles_of(transpose_a: bool, transpose_b: bool) -> tuple[Tile, ...]:
@@ -43,9 +43,8 @@ def tiles_of(transpose_a: bool, transpose_b: bool) -> tuple[Tile, ...]:
     return BOTH_TRANSPOSED if transpose_a and transpose_b else TILES
 
 
-KERNELS = {(tile, not transpose_a, transpose_b, split): _kernel(tile, not transpose_a, transpose_b, split)
-           for transpose_a, transpose_b, split in product((False, True), repeat=3)
-           for tile in tiles_of(transpose_a, transpose_b)}
+KERNELS = {(tile, *layout): _kernel(tile, *layout) for layout in product((False, True), repeat=3)
+           for tile in tiles_of(*layout[:2])}
 
 
 @matmul.impl("cuda")
@@ -202,5 +201,5 @@ def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: 
                        and (split == 1 or not refusal(sums(tile), split, tile.blocks * device().sm_count))), key=cost)
     tiles = sums(tile)[0][0]
     partial = Partial(tiles * split if split > 1 else 0, tile.rows * tile.columns)
-    return (KERNELS[tile, not transpose_a, transpose_b, split > 1], (tiles, split), partial,
+    return (KERNELS[tile, transpose_a, transpose_b, split > 1], (tiles, split), partial,
             (ceil_div(m, tile.rows), ceil_div(n, tile.columns)), cost((tile, split)))
