@@ -26,6 +26,8 @@ from alpha.config import config
 from alpha.cuda.runtime.context import context
 from alpha.errors import ConfigError, message
 
+RESERVED = 1024  # bytes of shared memory that a block takes beside its own
+
 
 # ---- the device ------------------------------------------------------------------------------------------------------
 class Device(NamedTuple):

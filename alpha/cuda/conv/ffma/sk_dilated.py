@@ -8,10 +8,9 @@ from typing import Any
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import TAP_FIELDS, Schedule, Tiling, schedule
-from alpha.cuda.conv.ffma.slab import UNSCALED
+from alpha.cuda.conv.ffma.slab import UNSCALED, ConvTile
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Launch
-from alpha.cuda.conv.tile import ConvTile
 from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload

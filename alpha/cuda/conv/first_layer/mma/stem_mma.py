@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.costs import RESERVED, Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
-from alpha.cuda.conv.tile import RESERVED
 from alpha.cuda.lazy import UNGUARDED
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
