@@ -3,7 +3,8 @@
 //          avg  y = sum over the window / divisor (its real pixels, or kh * kw where padding is counted)
 // Layout:  NHWC; vectors run over channels.
 // Zeros:   windows are trimmed to the map, so padding is never read. The backward passes gather: each input pixel sums
-//          over the windows that cover it, in ascending order, so nothing is scattered and nothing is cleared first.
+//          over the windows that cover it, in ascending order, so nothing is scattered and nothing is cleared first; of
+//          maxima of windows side by side each window writes its pixels.
 // Sums:    PART pixels in float, parts in double.
 // Threads: rows of the tensor that is written.
 #include <limits>
@@ -47,6 +48,10 @@ struct Pool {
 
   // Whether many windows may hold one input.
   bool many_cover() const { return are_many(ceil_div(h.kernel, h.stride), ceil_div(w.kernel, w.stride)); }
+  // Whether windows lie side by side from the first pixel on.
+  bool apart() const {
+    return h.kernel == h.stride && w.kernel == w.stride && h.padding == 0 && w.padding == 0;
+  }
   int64_t inputs() const { return n * h.in * w.in * channels; }
   int64_t outputs() const { return n * h.out * w.out * channels; }
   int64_t input(int64_t image, int64_t ih, int64_t iw) const { return ((image * h.in + ih) * w.in + iw) * channels; }
@@ -106,6 +111,34 @@ struct Source {
     return p <= last ? load(p) : load_part(p, n);
   }
 };
+
+// Windows side by side: each looks once at what it has, and writes its pixels; the others are 0.
+void max_pool_gradient_apart(const Pool& p, const float* dy, const int32_t* indices, float* dx) {
+  const Source<float> g(dy, p.outputs());
+  const Source<int32_t> index(indices, p.outputs());
+  const int64_t channels = p.channels, bands = ceil_div(p.h.in, p.h.kernel);
+#pragma omp parallel for schedule(static) num_threads(team(p.inputs(), ALONE_BELOW))
+  for (int64_t k = 0; k < p.n * bands; k++) {
+    const int64_t image = k / bands, band = k % bands, ih = band * p.h.kernel;
+    const int64_t last = std::min(p.h.in, ih + p.h.kernel), windows = band < p.h.out ? p.w.out : 0;
+    for (int64_t ow = 0; ow < windows; ow++) {
+      const int64_t out = p.output(image, band, ow);
+      const Range columns = p.w.window(ow);
+      for (int64_t c = 0; c < channels; c += LANES) {
+        const vfloat gradient = g.at(out + c, channels - c);
+        const vint where = index.at(out + c, channels - c);
+        for (int64_t i = ih; i < last; i++)
+          for (int64_t j = columns.first; j < columns.last; j++) {
+            const vfloat own = where == vint{} + int32_t(i * p.w.in + j) ? gradient : vfloat{};
+            store_part(dx + p.input(image, i, j) + c, vfloat{} + own, channels - c);
+          }
+      }
+    }
+    const int64_t covered = std::min(p.w.in, windows * p.w.kernel);
+    for (int64_t i = ih; i < last; i++)
+      std::fill_n(dx + p.input(image, i, covered), (p.w.in - covered) * channels, 0.0f);
+  }
+}
 
 template <bool MANY>
 void max_pool_gradient(const Pool& p, const float* dy, const int32_t* indices, float* dx) {
@@ -209,6 +242,7 @@ EXPORT void max_pool_relu(const int64_t* table, const float* from, float* y) {
 
 EXPORT void max_pool_bwd(const int64_t* table, const float* g, const int32_t* index, float* dx) {
   const Pool p(table);
+  if (p.apart()) return max_pool_gradient_apart(p, g, index, dx);
   p.many_cover() ? max_pool_gradient<true>(p, g, index, dx) : max_pool_gradient<false>(p, g, index, dx);
 }
 
