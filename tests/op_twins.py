@@ -212,6 +212,18 @@ def concat_slice_pad(draw: Draw) -> Twin:
 
 
 @twin
+def parts_added(draw: Draw) -> Twin:
+    """Parts of a tensor, of which each gradient is added to those before."""
+    n, cut = draw(st.integers(2, 5)), draw(st.integers(1, 4))
+
+    def f(x: Any) -> Any:
+        y = x * x
+        return y[:, :cut] * y[:, -1:] + y[:, 1:2]
+
+    return Twin(f, f, [floats((3, n + 2), 1)])
+
+
+@twin
 def expand(draw: Draw) -> Twin:
     n, m = draw(some), draw(some)
     return Twin(lambda x: ops.expand(x, (n, m, 2)) * 2.0, lambda t: t.expand(n, m, 2) * 2.0, [floats((m, 1), 1)])

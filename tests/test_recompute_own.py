@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import alpha
-from alpha import nn, ops
+import train.report
+from alpha import checkpoint, nn, ops
 from alpha.cpu import memory
 from alpha.errors import ArgumentError
 from alpha.op import op, registry
+from alpha.recompute.recipe import count
 from tests.op_checks import refused
 from tests.test_recompute import Mixed, Results, assert_same, image, made, small_results_count, step
+from tests.tiny_run import flags
+from train.__main__ import main
 
 __all__ = ["small_results_count"]   # a fixture that all tests use
 
@@ -128,3 +133,16 @@ def test_the_summary_says_what_was_made_again() -> None:
     told = alpha.recompute_summary(reset=True)
     assert "planned to make again 0.5 MiB, made again 0.5 MiB in 2 calls" in told
     assert "made again 0.0 MiB in 0 calls" in alpha.recompute_summary()
+
+
+def test_the_training_program_takes_the_setting_and_keeps_all_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                                  ) -> None:
+    monkeypatch.setattr(train.report, "can_plot", lambda: False)
+    last, times = [], []
+    for setting in ("none", "cheap", "full", "auto"):
+        alpha.recompute_summary(reset=True)
+        assert main(flags(tmp_path / setting, epochs=1, recompute=setting)) == 0
+        times.append(count.times)
+        tensors = checkpoint.load(tmp_path / setting / "last.safetensors")[0]
+        last.append({name: tensors[name].numpy().tobytes() for name in tensors})
+    assert times[0] == 0 < times[1] < times[2] and all(found == last[0] for found in last)

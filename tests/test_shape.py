@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import ops
+from alpha.backend import get_backend
 from alpha.errors import DTypeError, ShapeError, shown
 from alpha.gradcheck import adjoint_check, assert_equal_at, gradcheck
-from alpha.ops.shape import slice_axes_grad
+from alpha.op import observers
+from alpha.ops.shape import slice_axes_grad, slice_axes_grad_add
 from tests.op_checks import floats, integers, is_contiguous, leaf, like_torch, refused, shapes
 
 DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")
@@ -180,6 +182,87 @@ def test_slices_of_every_kind(data, n: int) -> None:
     g = alpha.tensor(integers(a[key].shape).astype(np.float64))
     ranges = [(*key.indices(n)[:1], len(range(*key.indices(n))), key.indices(n)[2]), (0, 2, 1)]
     assert adjoint_check(lambda x: x[key], lambda g: slice_axes_grad(g, ranges, x.shape), x, g)
+
+
+@pytest.fixture
+def called():
+    """The names of the ops that are called."""
+    names: list[str] = []
+
+    def observe(op, args, attrs, outs) -> None:
+        names.append(op.name)
+
+    observers.append(observe)
+    yield names
+    observers.remove(observe)
+
+
+def in_parts(x: alpha.Tensor) -> alpha.Tensor:
+    """Parts that overlap, that are views and that are copies, and one axis less."""
+    h = x * 2.0
+    return (h[:, :2] * h[:, 1:3]).sum() + (h[1:3] * 3.0).sum() + (h[::-2, -1] * h[0, 0]).sum()
+
+
+def test_gradients_of_parts_are_added_where_the_others_are(called) -> None:
+    x = alpha.tensor(integers((4, 3)).astype(np.float64), requires_grad=True)
+    a, one = x.numpy() * 2, np.zeros((4, 3))
+    in_parts(x).backward()
+    one[:, :2] += a[:, 1:3]
+    one[:, 1:3] += a[:, :2]
+    one[1:3] += 3
+    one[::-2, -1] += a[0, 0]
+    one[0, 0] += a[::-2, -1].sum()
+    assert_equal_at(x.grad, 2 * one)
+    assert called.count("slice_axes_grad") == 1 and called.count("slice_axes_grad_add") == 4
+    assert gradcheck(in_parts, [leaf((4, 3), 1)], second_order=True)
+
+
+def test_a_gradient_that_somebody_holds_is_not_added_to(called) -> None:
+    x, g = leaf((4, 3), 1), alpha.tensor(numbered((4, 3)))
+    for seed in (g, g.detach(), g[:], g.reshape(4, 3), g + 0.0):
+        called.clear()
+        h = x * 2.0
+        x.grad = None
+        (h + ops.pad(h[:2] * 3.0, ((0, 2), (0, 0)))).backward(seed)
+        assert called.count("slice_axes_grad_add") == 0
+        assert_equal_at(seed, numbered((4, 3)))
+        assert_equal_at(x.grad, 2 * numbered((4, 3)) * np.array([4, 4, 1, 1])[:, None])
+
+
+def test_slice_axes_grad_add() -> None:
+    ranges = [(1, 2, 1), (2, 2, -2)]
+
+    def f(g, onto):
+        return slice_axes_grad_add(g, onto, ranges)
+
+    assert gradcheck(f, [leaf((2, 2), 1), leaf((3, 3), 2)], second_order=True)
+    g, onto = alpha.tensor(numbered((2, 2))), alpha.tensor(numbered((3, 3)))
+    expected = numbered((3, 3))
+    expected[1:3, 2::-2] += numbered((2, 2))
+    assert_equal_at(f(g, onto), expected)
+    assert_equal_at(onto, numbered((3, 3)))
+    assert slice_axes_grad_add(g, onto, ranges, in_place=True).array is onto.array
+    assert_equal_at(onto, expected)
+    refused(lambda: f(alpha.zeros((3, 2), dtype="float64"), onto), ShapeError, "slice_axes_grad_add")
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (300, 200)])  # NumPy's memory, and the pool's
+def test_who_may_be_added_to_is_the_only_one_with_its_memory(shape: tuple) -> None:
+    sole = get_backend("cpu").is_sole
+    for x in (alpha.ones(shape), alpha.ones((2, *shape)).reshape(*shape, 2), alpha.ones((2, *shape))[1]):
+        assert sole(x)
+    for hold in (lambda x: x.detach(), lambda x: x.reshape(-1), lambda x: x[1:], lambda x: x.array,
+                 lambda x: x.array.base, lambda x: memoryview(x.array), lambda x: x.array[1:]):
+        x = alpha.ones(shape)
+        held = hold(x)
+        assert held is None or not sole(x)
+        y = x.reshape(-1)
+        assert not sole(y)
+        del x
+        assert held is None or not sole(y)
+        del held
+        assert sole(y)
+    assert not sole(y.with_data(np.broadcast_to(np.float32(1), shape)))
 
 
 def test_rows_are_views_and_columns_are_not() -> None:

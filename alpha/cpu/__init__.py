@@ -62,10 +62,12 @@ class CpuBackend:
         return found if found.flags.writeable else found.copy()
 
     def is_sole(self, t: Any) -> bool:
-        if t.dtype != "float32" or getrefcount(t.array) != 2:  # its holder, and the call that counts
-            return False
-        base = t.array.base
-        return base is None or (isinstance(base, memory.Owner) and getrefcount(base) == 3)  # the name here, too
+        # two references: of the holder, and of the call that counts; a view's base is the array that has the memory
+        return (t.array.flags.c_contiguous and t.array.flags.writeable and getrefcount(t.array) == 2
+                and (t.array.base is None or getrefcount(t.array.base) == 2)
+                and (type(t.array.base) is not np.ndarray or t.array.base.base is None
+                     or (type(t.array.base.base) is memory.Owner and getrefcount(t.array.base.base) == 2))
+                and isinstance(t.array.base, (type(None), np.ndarray, memory.Owner)))
 
     def memory(self, x: np.ndarray) -> np.ndarray:
         base = x.base

@@ -10,7 +10,7 @@ import numpy as np
 
 from alpha.cpu import native
 from alpha.cpu.elementwise import FEW
-from alpha.cpu.memory import empty
+from alpha.cpu.memory import empty, empty_like
 from alpha.errors import ShapeError, message
 from alpha.ops import index as index_ops
 from alpha.ops import shape as ops
@@ -131,6 +131,17 @@ def slice_axes_grad_cpu(g: Array, *, ranges: tuple[ops.Range, ...], shape: Shape
     out = empty(shape, g.dtype)
     out.fill(0)
     _copy(out[(*_slices(ranges), ...)], g.reshape([count for _, count, _ in ranges]))
+    return out
+
+
+@ops.slice_axes_grad_add.impl("cpu")
+def slice_axes_grad_add_cpu(g: Array, onto: Array, *, ranges: tuple[ops.Range, ...], in_place: bool) -> Array:
+    out = onto
+    if not in_place:
+        out = empty_like(onto)
+        out[...] = onto
+    part = out[(*_slices(ranges), ...)]
+    part += g.reshape(part.shape)
     return out
 
 

@@ -252,7 +252,7 @@ class slice_axes:
         in_place: whether a reader of y may read x instead, which is kept until then: for gradients.
     """
 
-    args, dtypes, gives, cheap = "x", "any", PossibleView, True
+    args, adds, dtypes, gives, cheap = "x", "x", "any", PossibleView, True
 
     def canon(*, ranges: Ranges, shape: ShapeLike | None = None, in_place: bool = False):
         return dict(ranges=ranges, shape=tuple([count for _, count, _ in ranges]) if shape is None else shape,
@@ -263,7 +263,10 @@ class slice_axes:
         return shape
 
     def vjp_x(g, s, *, ranges, shape, in_place):
-        return slice_axes_grad(g, ranges, s.x_shape)
+        if s.there is not None and g.device == "cpu":
+            return slice_axes_grad_add(g, s.there, ranges, in_place=True)
+        dx = slice_axes_grad(g, ranges, s.x_shape)  # on a GPU the sum is one pass with what reads it
+        return dx if s.there is None else s.there + dx
 
 
 @op
@@ -278,6 +281,30 @@ class slice_axes_grad:
 
     def vjp_g(g, s, *, ranges, shape):
         return slice_axes(g, ranges, s.g_shape)
+
+
+@op
+class slice_axes_grad_add:
+    """dx + onto, dx as of slice_axes_grad: how the CPU adds up gradients of several parts of a tensor.
+
+    Args:
+        g: gradient of a part, any shape that has its elements.
+        onto: what is added, of the shape of the whole.
+        ranges: of the part, see slice_axes.
+        in_place: whether the memory of onto may become that of the result; then nobody may read onto any more.
+    """
+
+    args = "g onto"
+
+    def shape(g, onto, *, ranges: Ranges, in_place: bool = False):
+        check_ranges("slice_axes_grad_add", onto.shape, ranges, g.shape)
+        return onto.shape
+
+    def vjp_g(g, s, *, ranges, in_place):
+        return slice_axes(g, ranges, s.g_shape)
+
+    def vjp_onto(g, s, *, ranges, in_place):
+        return g
 
 
 @op

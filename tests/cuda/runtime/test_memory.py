@@ -13,6 +13,7 @@ from alpha.cuda import free_cached, memory_summary
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.context import context
 from alpha.errors import DeviceError, OutOfMemoryError
+from alpha.recompute.recipe import count
 from tests.cuda.process import COUNTS_LIVE, run
 
 pytestmark = pytest.mark.cuda
@@ -212,6 +213,19 @@ def test_the_summary_names_the_largest(pool):
     for part in ("live ", "cached ", "peak ", "limit ", "none", "free on the device", "total on the device",
                  f"{x.shape} float32, a leaf, or without a graph"):
         assert part in text, part
+
+
+@COUNTS_LIVE
+def test_the_summary_tells_what_was_made_again(pool):
+    alpha.recompute_summary(reset=True)
+    assert "made again" not in memory_summary()
+    with alpha.config(recompute="cheap"):
+        x = alpha.tensor(np.ones((512, 1024), np.float32), device="cuda", requires_grad=True)
+        (alpha.ops.sigmoid(alpha.ops.softmax(x * 2.0)) @ x.T).sum().backward()
+    text = memory_summary()
+    assert "kept for backward, while others are made again" in text and "not kept" in text
+    assert f"made again, in {count.times} calls" in text and count.times and count.made >= x.nbytes
+    alpha.recompute_summary(reset=True)
 
 
 def test_before_the_first_tensor_there_is_nothing_to_sum_up():
