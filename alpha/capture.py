@@ -186,7 +186,7 @@ class _Captured:
                 vars(m).clear()
                 vars(m).update(had)
             for t in self.tensors:
-                t.grad = None  # no gradient was there, see _may_repeat
+                t._grad = None  # no gradient was there, see _may_repeat
             backend.forget(arrays)  # what is derived of them must be made within the recording
 
         try:
@@ -217,7 +217,7 @@ class _Captured:
     def _repeat(self, found: _Recorded, inputs: tuple[Tensor, ...]) -> Any:
         arrays = found.recording.replay([x.array for x in inputs])
         for t, g in found.grads:
-            t.grad = g
+            t._grad = g
         if found.written:
             versions.note(found.written)
         results = [Tensor(a, y.shape, y.dtype, y.device) for a, y in zip(arrays, found.outputs)]

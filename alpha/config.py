@@ -9,8 +9,10 @@ docs/env_vars.md shows the same table; a test holds the two together.
 
 from __future__ import annotations
 
+import difflib
 import os
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -150,6 +152,11 @@ class Config:
             except ConfigError as error:
                 wrong.append(str(error))
                 values[v.name] = v.default
+        for name in environ:
+            if name.startswith("ALPHA_") and name not in (known := [v.env for v in VARIABLES]):
+                near = difflib.get_close_matches(name, known, 1, 0.85)
+                if near:    # else it may be somebody else's
+                    warnings.warn(f"{name} is set, which alpha does not know; did you mean {near[0]}?", stacklevel=2)
         vars(self).update(_values=values, _wrong=wrong, _changing=dict.fromkeys(values, 0), _lock=threading.RLock())
         for name in values:
             self._publish(name)

@@ -25,7 +25,7 @@ def deep_copy(t: Tensor, base: type[Tensor], memo: dict[int, Any]) -> Tensor:
         backend.copy_into(data, t.array)
     made = memo[id(t)] = _made(base, type(t), data, t.shape, t.dtype, t.device, t.requires_grad)
     made._hooks = t._hooks and list(t._hooks)
-    made.grad = copy.deepcopy(t.grad, memo)
+    made._grad = copy.deepcopy(t.grad, memo)
     return made
 
 
@@ -39,7 +39,7 @@ def unpickled(base: type[Tensor], cls: type[Tensor], a: Any, dtype: str, device:
     """Returns the tensor that `reduced` described."""
     data = get_backend(device).full(a.shape, 0, dtype, device)
     made = _made(base, cls, data, a.shape, dtype, device, False).copy_(a)
-    made.requires_grad = requires_grad
+    made._requires_grad = requires_grad
     return made
 
 
@@ -47,7 +47,7 @@ def _made(base: type[Tensor], cls: type[Tensor], data: Any, shape: tuple[int, ..
           requires_grad: bool) -> Tensor:
     made = cls.__new__(cls)
     base.__init__(made, data, shape, dtype, device)
-    made.requires_grad = requires_grad
+    made._requires_grad = requires_grad
     return made
 
 

@@ -55,7 +55,8 @@ def gradcheck(f: Callable[..., Any], inputs: Tensor | Iterable[Any], *, eps: Pos
     Raises:
         AlphaError: a gradient is wrong; the message names the input and both values.
         DTypeError: an input to be checked is not float64.
-        ArgumentError: inputs is no list, f is no function, or returns something else than tensors.
+        ArgumentError: inputs is no list, none of them requires a gradient, f is no function, or returns something else
+            than tensors.
     """
     if isinstance(inputs, Tensor):
         inputs = [inputs]
@@ -64,6 +65,9 @@ def gradcheck(f: Callable[..., Any], inputs: Tensor | Iterable[Any], *, eps: Pos
                                     "pass what f takes: [x], say"))
     inputs = list(inputs)
     checked = [k for k, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad]
+    if not checked:
+        raise ArgumentError(message("gradcheck", f"none of the {len(inputs)} inputs requires a gradient, nothing would "
+                                    "be checked", 'make them alpha.tensor(a, "float64", requires_grad=True)'))
     for k in checked:
         if inputs[k].dtype != "float64":
             raise DTypeError(message("gradcheck", f"input {k} has dtype {inputs[k].dtype}, differences need float64",

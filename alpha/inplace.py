@@ -40,7 +40,7 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
                                  "while the graph is recorded", "for an update: with alpha.no_grad(): ...; for a new "
                                  f"value that is differentiable: y = t {sign[:-1]} ..."))
     old = t.detach()
-    old._node, old.requires_grad = t._node, t.requires_grad
+    old._node, old._requires_grad = t._node, t._requires_grad
     y = op(old, old if other is t else other)
     for what, error in (("shape", ShapeError), ("dtype", DTypeError)):
         if getattr(y, what) != getattr(t, what):
@@ -55,5 +55,5 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
         raise GraphError(message(sign, f"the tensor of shape {t.shape} shares its elements with the one that it was "
                                  "made of, whose gradient would not know", f"make a new tensor: y = t {sign[:-1]} ..."))
     else:
-        t.array, t._node, t.requires_grad = y.array, y._node, True
+        t.array, t._node, t._requires_grad = y.array, y._node, True
     return t

@@ -221,7 +221,7 @@ class Op(Signature):
         for value in args:
             if isinstance(value, Tensor):
                 meta.append((value.shape, value.dtype))
-                if value.requires_grad:
+                if value._requires_grad:
                     made = value._node
                     edges.append(value if made is None else made if made[0].order > newest else edge_of(value, made))
                 else:
@@ -250,7 +250,7 @@ class Op(Signature):
             watchers[-1].recorded(node)
         for k, t in enumerate(outs):
             if k < self.returned and t.dtype in FLOAT_DTYPES:
-                t.requires_grad = True
+                t._requires_grad = True
                 t._node = (node, k)
 
     def vjps(self, node: Node, grads: list[Any], there: Tensor | None = None) -> list[Any]:

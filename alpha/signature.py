@@ -159,13 +159,13 @@ class Signature:
         if not self.uniform or not isinstance(first, Tensor):
             return self._check_each(args)
         device, dtype = first.device, first.dtype
-        wanted = first.requires_grad
+        wanted = first._requires_grad
         arrays, needs = [first.array], [wanted]
         for value in args[1:]:
             if not isinstance(value, Tensor) or value.device != device or value.dtype != dtype:
                 return self._check_each(args)
             arrays.append(value.array)
-            needs.append(need := value.requires_grad)
+            needs.append(need := value._requires_grad)
             wanted |= need
         if dtype != "float32":
             self._check_dtype(self.args[0].name, first)
@@ -201,7 +201,7 @@ class Signature:
                         dtype = t.dtype
                         if dtype != "float32":
                             self._check_dtype(arg.name, t)
-                if t.requires_grad:
+                if t._requires_grad:
                     need = wanted = True
             needs.append(need)
         if not device:

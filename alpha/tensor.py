@@ -38,14 +38,14 @@ class Tensor(Conversions, Methods):
         array: the elements, C-contiguous, as the backend keeps them (np.ndarray on the CPU).
         shape, dtype, device: tuple of int; a name such as "float32"; "cpu", "cuda" or "cuda:<index>".
         requires_grad: whether backward is to reach this tensor.
-        grad: the gradient that backward left on a leaf, a Tensor of the same shape, or None.
+        grad: the gradient that backward left on a leaf, a Tensor of the same shape, dtype and device, or None.
 
     Made by `alpha.tensor(...)` and by ops. Elements change only through optimizers, `copy_`, and `+=` and its like.
     """
 
     shares = ""  # "always" or "sometimes": whether the elements are those of the tensor that this one was made of
 
-    __slots__ = ("__weakref__", "_hooks", "_node", "array", "device", "dtype", "grad", "requires_grad", "shape")
+    __slots__ = ("__weakref__", "_grad", "_hooks", "_node", "_requires_grad", "array", "device", "dtype", "shape")
 
     def __init__(self, data: Any, shape: tuple[int, ...] = (), dtype: str = "", device: str = "") -> None:
         if not device:
@@ -55,8 +55,8 @@ class Tensor(Conversions, Methods):
         self.shape = shape if shape.__class__ is Shape else Shape(shape)
         self.dtype = dtype
         self.device = device
-        self.requires_grad = False
-        self.grad: Tensor | None = None
+        self._requires_grad = False
+        self._grad: Tensor | None = None
         self._node: tuple[Any, int] | None = None  # (the Node that made it, which of its outputs it is)
         self._hooks: list[Callable[[Tensor], Tensor | None]] | None = None
 
@@ -65,6 +65,29 @@ class Tensor(Conversions, Methods):
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether backward is to reach this tensor; to set it is `requires_grad_`."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, requires_grad: bool) -> None:
+        self.requires_grad_(requires_grad)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that backward left on a leaf; one that is set has the tensor's shape, dtype and device."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, gradient: Tensor | None) -> None:
+        if gradient is not None:
+            if not isinstance(gradient, Tensor):
+                raise ArgumentError(message("grad", f"it is set to {shown(gradient)}, a Tensor or None is needed",
+                                            "wrap it: alpha.tensor(gradient)"))
+            self._check_like(gradient, "grad")
+        self._grad = gradient
 
     @property
     def is_leaf(self) -> bool:
@@ -162,7 +185,7 @@ class Tensor(Conversions, Methods):
         """Returns where a gradient of this tensor goes: (node, output), the leaf itself, or None."""
         if self._node is not None:
             return edge_of(self, self._node)
-        return self if self.requires_grad else None
+        return self if self._requires_grad else None
 
     @property
     def _version(self) -> int:
@@ -183,11 +206,15 @@ class Tensor(Conversions, Methods):
         if not isinstance(gradient, Tensor):
             raise ArgumentError(message("backward", f"gradient is {shown(gradient)}, a Tensor is needed",
                                         "wrap it: alpha.tensor(gradient)"))
+        self._check_like(gradient, "backward")
+        return gradient
+
+    def _check_like(self, gradient: Tensor, where: str) -> None:
+        """Raises ShapeError for a gradient of another shape, dtype or device than the tensor."""
         if (gradient.shape, gradient.dtype, gradient.device) != (self.shape, self.dtype, self.device):
-            raise ShapeError(message("backward", "the gradient and the tensor differ", "pass a gradient like it",
+            raise ShapeError(message(where, "the gradient and the tensor differ", "pass a gradient like it",
                                      gradient=(gradient.shape, gradient.dtype, gradient.device),
                                      tensor=(self.shape, self.dtype, self.device)))
-        return gradient
 
     @checked
     def backward(self, gradient: Tensor | None = None, *, retain_graph: bool | None = None,
@@ -232,7 +259,7 @@ class Tensor(Conversions, Methods):
         if self._node is not None:
             raise GraphError(message("requires_grad_", "only a leaf can be changed, this tensor was made by "
                                      f"{self._node[0].op.name}", "detach it first: t.detach()"))
-        self.requires_grad = requires_grad
+        self._requires_grad = requires_grad
         return self
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:

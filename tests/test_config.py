@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,11 @@ def test_a_block_changes_and_restores() -> None:
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(ConfigError, match="no setting is called 'debg'"), config(debg=1):
         pass
+
+
+def test_a_variable_that_is_misspelt_is_told() -> None:
+    with pytest.warns(UserWarning, match="ALPHA_NUM_THREAD is set, .*; did you mean ALPHA_NUM_THREADS?"):
+        assert Config({"ALPHA_NUM_THREAD": "3"}).num_threads == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Config({"ALPHA_NUM_THREADS": "3", "ALPHA_EMULATED_CHECKED": "1", "ALPHA_VANTAGE_KEY": "x"})

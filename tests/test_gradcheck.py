@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha.errors import AlphaError, DTypeError
+from alpha.errors import AlphaError, ArgumentError, DTypeError
 from alpha.gradcheck import adjoint_check, assert_equal_at, gradcheck
 from alpha.op import registry
 from tests.op_checks import leaf, refused
@@ -141,3 +141,10 @@ def test_assert_equal_at_names_the_first_bad_coordinate() -> None:
         assert_equal_at(a, np.array([[1.0, 0.0], [2.0, 4.0]]), name="dx")
     with pytest.raises(AssertionError, match=r"result: shape \(2, 2\), expected \(2,\)"):
         assert_equal_at(a, a[0])
+
+
+@pytest.mark.parametrize("inputs", [alpha.ones((2,), dtype="float64"), [alpha.tensor([1]), 2.0], [], [None]])
+def test_gradcheck_refuses_to_check_nothing(inputs: Any) -> None:
+    with refused(ArgumentError, "gradcheck: none of the", "requires a gradient, nothing would be checked",
+                 "requires_grad=True"):
+        alpha.gradcheck(lambda *xs: xs[0] * xs[0], inputs)

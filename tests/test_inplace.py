@@ -42,6 +42,19 @@ def test_matrix_products_and_the_tensor_itself() -> None:
         t @= alpha.tensor(A)
 
 
+@pytest.mark.parametrize("line, values, other", [
+    ("t //= x", [[5, 7]], 2), ("t %= x", [[5, 7]], 3), ("t //= x", [[5.0, -7.5]], 2.0), ("t %= x", [[5.0, -7.5]], 3.0),
+    ("t &= x", [[True, False]], [True, True]), ("t |= x", [[True, False]], True),
+    ("t ^= x", [[True, False]], [True, True])])
+def test_quotients_remainders_and_masks(line: str, values: list, other: object) -> None:
+    t, expected = alpha.tensor(values), np.array(values)
+    whole, view = t, t.reshape(2)
+    given = {"t": t, "x": alpha.tensor(other) if isinstance(other, list) else other}
+    exec(line, given)
+    exec(line, wanted := {"t": expected, "x": np.array(other)})
+    assert given["t"] is whole and whole.tolist() == wanted["t"].tolist() and view.tolist() == whole.tolist()[0]
+
+
 def test_an_update_by_hand() -> None:
     net = nn.Linear(3, 2)
     before = net.weight.numpy()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import alpha
-from alpha.errors import DeviceError, DTypeError, GraphError, ShapeError
+from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, GraphError, ShapeError
 from alpha.gradcheck import assert_equal_at
 from tests.op_checks import is_contiguous, refused
 
@@ -169,3 +171,31 @@ def test_backward_needs_a_scalar_or_a_gradient_like_the_tensor() -> None:
     assert x.grad.tolist() == [2.0, 20.0]
     (x * 2).sum().backward()
     assert x.grad.tolist() == [4.0, 22.0]
+
+
+@pytest.mark.parametrize("wrong, error, said", [
+    (3, ArgumentError, ("grad: it is set to 3, a Tensor or None is needed", "alpha.tensor(gradient)")),
+    (np.ones((2, 3), np.float32), ArgumentError, ("a float32 NumPy array of shape (2, 3)",)),
+    (alpha.ones((3,)), ShapeError, ("grad: the gradient and the tensor differ", "(3,)", "(2, 3)")),
+    (alpha.ones((2, 3), dtype="float16"), ShapeError, ("float16", "float32"))])
+def test_a_gradient_that_is_set_fits_the_tensor(wrong: Any, error: type[AlphaError], said: tuple[str, ...]) -> None:
+    """Else an optimizer that is composed of ops would broadcast it."""
+    p = alpha.ones((2, 3), requires_grad=True)
+    p.grad = alpha.zeros((2, 3))
+    with refused(error, *said):
+        p.grad = wrong
+    assert p.grad.tolist() == [[0.0] * 3] * 2
+    p.grad = None
+    assert p.grad is None
+
+
+def test_requires_grad_is_looked_at_when_it_is_set() -> None:
+    p = alpha.ones((2,))
+    p.requires_grad = True
+    assert p.requires_grad and (p * 2).requires_grad
+    with refused(AlphaError, "requires_grad"):
+        p.requires_grad = "False"  # type: ignore[assignment]
+    with refused(DTypeError, "dtype int64 has no gradients"):
+        alpha.tensor([1]).requires_grad = True
+    with refused(GraphError, "only a leaf can be changed"):
+        (p * 2).requires_grad = False

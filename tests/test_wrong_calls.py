@@ -12,7 +12,7 @@ import pytest
 
 import alpha
 from alpha import nn, onnx, ops, optim
-from alpha.data import DataLoader
+from alpha.data import DataLoader, register_dataset
 from alpha.errors import AlphaError
 from alpha.training import fit, register_loss, register_optimizer
 from tests.loader_sets import IMAGES, LABELS, Items
@@ -48,6 +48,19 @@ class Length:
         return IMAGES[0], 0
 
 
+class Batches:
+    """Batches that are there as they are."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Any:
+        return iter(self.batches)
+
+
 class Branches(nn.Module):
     def forward(self, x: alpha.Tensor) -> alpha.Tensor:
         return x if x.sum().item() > 0 else -x
@@ -77,6 +90,14 @@ def refused(call: Callable[[], Any], *said: str) -> None:
     (lambda: DataLoader(DATA).batches("a"), ("epoch", '"a"')),
     (lambda: DataLoader(DATA).batches(0, -1), ("epoch 0, step -1 does not exist",)),
     (lambda: first(batch_size=len(IMAGES) + 1, drop_last=True), ("make no batch of", "choose a batch_size")),
+    (lambda: DataLoader(DATA, augment=np.ones(3)), ("augment is a float64 NumPy array", "crop=4,flip")),
+    (lambda: DataLoader(DATA, augment=[]), ("augment is []",)),
+    (lambda: DataLoader(DATA, mean=1j), ("mean is 1j",)),
+    (lambda: DataLoader(DATA, std=np.datetime64("2020")), ("std is",)),
+    (lambda: DataLoader(DATA, mean=10 ** 400), ("mean is", "finite numbers")),
+    (lambda: first([[], []], batch_size=2), ("item 0 is []", "return (sample, target)")),
+    (lambda: alpha.data.TensorDataset(IMAGES, shuffle=True), ("TensorDataset", "'shuffle'")),
+    (lambda: register_dataset(augment=None), ("augment is None", "a str is needed")),
     (lambda: first(Items(), transform=lambda a: 1 // 0), ("transform failed on item 0: ZeroDivisionError",)),
 ])
 def test_data(call: Callable[[], Any], said: tuple[str, ...]) -> None:
@@ -90,6 +111,18 @@ def test_data(call: Callable[[], Any], said: tuple[str, ...]) -> None:
     (lambda: trained(loss=nn.ReLU()), ("does not take (outputs, targets)",)),
     (lambda: trained(loss=lambda outputs, targets: 1.0), ("it returned 1.0, a Tensor of shape ()", "ops.mean")),
     (lambda: trained(loss=lambda outputs, targets: outputs), ("shape",)),
+    (lambda: fit(net(), IMAGES, progress=False), ("a batch is 1 parts, two are needed: (inputs, targets)",)),
+    (lambda: fit(net(), (*DATA, LABELS), progress=False), ("a batch is 3 parts",)),
+    (lambda: fit(net(), DATA, Batches([IMAGES[:4]]), progress=False), ("a batch is a uint8 NumPy array", "two are")),
+    (lambda: trained(metrics=[lambda outputs: outputs.sum()]), ("does not take (outputs, targets)", "take both")),
+    (lambda: trained(metrics=[lambda outputs, targets: outputs]), ("a Tensor of shape () or (N,) is needed",)),
+    (lambda: trained(metrics=[lambda outputs, targets: outputs[:0, 0]]), ("a Tensor of shape () or (N,) is needed",)),
+    (lambda: trained(optimizer=None), ("None is no function and no class", "a registered name")),
+    (lambda: trained(optimizer=int), ("the class int", "written in Python")),
+    (lambda: trained(optimizer=lambda: 1), ("optimizer", "does not take what it is given: too many positional",)),
+    (lambda: trained(optimizer=lambda params, lr=0.1: 1), ("optimizer: it made 1, ", "alpha.optim.Optimizer")),
+    (lambda: register_loss(nn.ReLU()), ("has no name", 'register_loss("name")')),
+    (lambda: register_loss("a", "b"), ("register_loss", "it takes (make)")),
     (lambda: trained(loss="ce"), ("there is no loss 'ce'", "cross_entropy")),
     (lambda: trained(optimizer="sdg"), ("did you mean 'sgd'?",)),
     (lambda: trained(momentun=0.9), ("there is no setting 'momentun'", "momentum")),
@@ -159,3 +192,34 @@ def test_norms_without_parameters_know_their_channels(layer: Callable[[], nn.Mod
 def test_instance_norm_of_one_pixel() -> None:
     refused(lambda: nn.InstanceNorm2d(3)(alpha.tensor(np.ones((2, 1, 1, 3), np.float32))),
             "x of shape (2, 1, 1, 3) has 1 pixel in a sample", "at least 2 pixels")
+
+
+def hooked(result: Any) -> None:
+    x = alpha.ones((2,), requires_grad=True)
+    x.register_hook(lambda g: result)
+    (x * 2).sum().backward()
+
+
+@pytest.mark.parametrize("call, said", [
+    (lambda: hooked("x"), ('hook: a hook returned "x" (str), a Tensor or None is needed',)),
+    (lambda: hooked(alpha.ones((2,), dtype="float16")), ("returned dtype float16 for a gradient of dtype float32",)),
+    (lambda: nn.Linear(2, 2).to(""), ("device: '' is not a device",)),
+    (lambda: alpha.zeros((2, 3)).__setitem__(2**63, 0), ("the key does not fit", "within the axes")),
+    (lambda: [[1.0, 2.0]] @ alpha.ones((2, 3)), ("a is [[1.0, 2.0]], a Tensor is needed",)),
+    (lambda: alpha.ones((2, 3)).view_as(6), ("view_as: other is 6, a Tensor is needed",)),
+    (lambda: alpha.ones((2, 3)).expand_as(None), ("expand_as: other is None, a Tensor is needed",)),
+    (lambda: net().zero_grad(set_to_none="no"), ('set_to_none is "no"',)),
+    (lambda: optim.SGD(net().parameters(), lr=0.1).zero_grad(np.ones(2)), ("set_to_none is",)),
+    (lambda: optim.Lookahead(optim.SGD(net().parameters(), lr=0.1)).step(closure=None), ("closure", "it takes")),
+    (lambda: optim.ReduceLROnPlateau(optim.SGD(net().parameters(), lr=0.1)).step(1.0, epoch=3), ("epoch", "it takes")),
+    (lambda: net().append(nn.ReLU(), nn.ReLU()), ("append", "it takes (value)")),
+])
+def test_tensors_modules_and_optimizers(call: Callable[[], Any], said: tuple[str, ...]) -> None:
+    refused(call, *said)
+
+
+def test_a_gradient_that_is_nan_is_overwritten_with_0() -> None:
+    model = nn.Linear(2, 2)
+    model.weight.grad = alpha.full((2, 2), float("nan"))
+    model.zero_grad(set_to_none=False)
+    assert model.weight.grad is not None and model.weight.grad.tolist() == [[0.0, 0.0]] * 2

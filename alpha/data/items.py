@@ -37,7 +37,7 @@ def fetched(where: str, data: Any, index: int) -> Sequence[Any]:
     except Exception as error:
         raise DataError(message(where, f"item {index} of {type(data).__name__} failed: {type(error).__name__}: {error}",
                                 f"look at data[{index}]")) from error
-    if not isinstance(found, (tuple, list)):
+    if not isinstance(found, (tuple, list)) or not found:
         raise DataError(message(where, f"item {index} is {shown(found)}", "return (sample, target) from __getitem__"))
     return found
 

@@ -69,7 +69,7 @@ class DataLoader:
         self.data, self.count = _source(data)
         self.batch_size, self.shuffle, self.drop_last, self.seed, self.device = (batch_size, shuffle, drop_last, seed,
                                                                                 device)
-        self.augment = Augment.parse(augment) if isinstance(augment, str) else augment or Augment()
+        self.augment = Augment.parse(augment) if isinstance(augment, str) else Augment() if augment is None else augment
         if not isinstance(self.augment, Augment):
             raise ConfigError(message("DataLoader", f"augment is {shown(augment)}, names or an Augment are needed",
                                       'pass augment="crop=4,flip"'))
@@ -174,8 +174,8 @@ def _of_channels(name: str, value: Any) -> np.ndarray:
     """Returns a number, or one for each channel, as an array of float32.  Raises ConfigError."""
     try:
         given = np.asarray(value.numpy() if isinstance(value, Tensor) else value)
-        found = given.astype(np.float32) if given.dtype != bool else np.full(1, np.nan, np.float32)
-    except (TypeError, ValueError):
+        found = given.astype(np.float32) if given.dtype.kind not in "bcmM" else np.full(1, np.nan, np.float32)
+    except (OverflowError, TypeError, ValueError):
         found = np.full(1, np.nan, np.float32)
     if found.ndim > 1 or not np.isfinite(found).all():
         raise ConfigError(message("DataLoader", f"{name} is {shown(value)}, finite numbers are needed",

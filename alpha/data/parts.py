@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from alpha.errors import ArgumentError, DataError, message, shown
-from alpha.inputs.arguments import checked
+from alpha.inputs.arguments import bound, checked
 from alpha.inputs.ints import as_int, has_bool, no_bools
 from alpha.inputs.kinds import Kind, Many, Seed
 from alpha.tensor import Tensor
@@ -65,6 +65,7 @@ class TensorDataset:
         DataError: there is none, or their numbers of rows differ.
     """
 
+    @bound
     def __init__(self, *arrays: Any) -> None:
         self.tensors = tuple([_as_array("TensorDataset", a) for a in arrays])
         rows = [a.shape[0] if a.ndim else None for a in self.tensors]

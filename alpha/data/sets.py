@@ -133,6 +133,7 @@ class Entry(NamedTuple):
 DATASETS: dict[str, Entry] = {}
 
 
+@checked
 def register_dataset(read: Any = None, *, augment: str = "none") -> Any:
     """Registers a function that returns a Dataset, or its parts (train, test), as a data set of its name.
 

@@ -249,7 +249,7 @@ class _Walk:
             for hook in tuple(leaf._hooks or ()):
                 g = _hooked(hook, g)
             if self.wanted is None:
-                leaf.grad = _own(g, taken) if leaf.grad is None else leaf.grad + g
+                leaf._grad = _own(g, taken) if leaf._grad is None else leaf._grad + g
             else:
                 self.leaves[key] = (leaf, g)
         out = []
@@ -274,6 +274,7 @@ def _own(g: Tensor, taken: set[int]) -> Tensor:
 
 
 def _hooked(hook: Callable[[Tensor], Tensor | None], g: Tensor) -> Tensor:
+    from alpha.tensor import Tensor
     before = versions.newest
     new = hook(g)
     if versions.changed_since(g.device, g.array, before):
@@ -281,9 +282,14 @@ def _hooked(hook: Callable[[Tensor], Tensor | None], g: Tensor) -> Tensor:
                                  "return the new gradient: lambda g: g * 2.0"))
     if new is None:
         return g
-    if new.shape != g.shape:
-        raise ShapeError(message("hook", f"a hook returned shape {new.shape} for a gradient of shape {g.shape}",
-                                 "return a gradient of the same shape, or None to keep it"))
+    if not isinstance(new, Tensor):
+        raise ArgumentError(message("hook", f"a hook returned {shown(new)}, a Tensor or None is needed",
+                                    "return the new gradient, or nothing to keep it"))
+    for what in ("shape", "dtype", "device"):
+        had, has = getattr(g, what), getattr(new, what)
+        if has != had:
+            raise ShapeError(message("hook", f"a hook returned {what} {has} for a gradient of {what} {had}",
+                                     f"return a gradient of the same {what}, or None to keep it"))
     return new
 
 

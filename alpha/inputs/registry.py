@@ -87,15 +87,32 @@ def decorator(registry: dict[str, Any], where: str, what: str, given: Any, entry
         if not callable(thing):
             raise ConfigError(message(where, f"{shown(thing)} is no function and no class",
                                       f"write @{where} above a function or a class"))
+        if not isinstance(given, str) and not hasattr(thing, "__name__"):
+            raise ConfigError(message(where, f"{shown(thing)} has no name", f'give it one: {where}("name")(...)'))
         register(registry, where, what, given if isinstance(given, str) else default_name(thing), entry(thing), thing)
         return thing
     return take if given is None or isinstance(given, str) else take(given)
 
 
 def parameters_of(function: Any) -> dict[str, bool]:
-    """Returns the names that a function or class takes, and whether it needs each."""
-    found = inspect.signature(function).parameters.values()
+    """Returns the names that a function or class takes, and whether it needs each.  Raises ConfigError for no such."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):     # nothing to call, or a built-in one, which does not say what it takes
+        raise ConfigError(message("signature", f"{shown(function)} is no function and no class of Python's own kind",
+                                  "pass one that is written in Python, or a registered name")) from None
     return {p.name: p.default is p.empty for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def takes_both(where: str, what: str, function: Callable[..., Any]) -> None:
+    """Raises ConfigError for a function that cannot be called with (outputs, targets)."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(message(where, f"{what} does not take (outputs, targets): {error}",
+                                  "let it take both, and nothing else that has no default")) from error
+    except ValueError:  # of a built-in function, which says nothing of what it takes
+        pass
 
 
 def call_with(where: str, function: Callable[..., Any], *first: Any, **known: Any) -> Any:
@@ -108,4 +125,11 @@ def call_with(where: str, function: Callable[..., Any], *first: Any, **known: An
     if unknown:
         raise ConfigError(message(where, f"it needs {unknown[0]!r}; it may take {', '.join(known)}",
                                   f"give {unknown[0]} a default, or rename it"))
-    return function(*first, **{name: value for name, value in known.items() if name in takes})
+    taken = {name: value for name, value in known.items() if name in takes}
+    try:
+        inspect.signature(function).bind(*first, **taken)
+    except TypeError as error:
+        raise ConfigError(message(where, f"{shown(function)} does not take what it is given: {error}",
+                                  f"let it take {len(first)} arguments, and of {', '.join(known)} what it needs")
+                          ) from None
+    return function(*first, **taken)

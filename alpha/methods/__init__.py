@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from alpha import inplace
-from alpha.errors import DTypeError, message
+from alpha.errors import ArgumentError, DTypeError, message, shown
 from alpha.inputs.arguments import bound_methods
 
 if TYPE_CHECKING:
@@ -64,6 +64,13 @@ def _like(a: Any, b: Any) -> Any:
     return b if a.dtype == "bool" else _numbers(a, b)[1]
 
 
+def _shape_of(where: str, other: Any) -> tuple[int, ...]:
+    if not hasattr(other, "shape"):
+        raise ArgumentError(message(where, f"other is {shown(other)}, a Tensor is needed", "pass a tensor of the shape "
+                                    "that is wanted"))
+    return other.shape
+
+
 @bound_methods()
 class Methods:
     """What Tensor has of arithmetic; it has no place for anything of its own."""
@@ -89,6 +96,7 @@ class Methods:
     def __pow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](self, other)
     def __rpow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](other, self)
     def __matmul__(self, other: Tensor) -> Tensor: return OPS["matmul"](self, other)
+    def __rmatmul__(self, other: Tensor) -> Tensor: return OPS["matmul"](other, self)
     def __iadd__(self: Any, other: Tensor | Number) -> Tensor:
         return inplace.update(self, "+=", OPS["add"], _like(self, other))
     def __isub__(self: Any, other: Tensor | Number) -> Tensor:
@@ -98,6 +106,16 @@ class Methods:
     def __itruediv__(self: Any, other: Tensor | Number) -> Tensor:
         return inplace.update(self, "/=", OPS["div"], _like(self, other))
     def __ipow__(self: Any, other: Tensor | Number) -> Tensor: return inplace.update(self, "**=", OPS["pow"], other)
+    def __ifloordiv__(self: Any, other: Tensor | Number) -> Tensor:
+        return inplace.update(self, "//=", OPS["floor_divide"], other)
+    def __imod__(self: Any, other: Tensor | Number) -> Tensor:
+        return inplace.update(self, "%=", OPS["remainder"], other)
+    def __iand__(self: Any, other: Tensor | bool) -> Tensor:
+        return inplace.update(self, "&=", OPS["logical_and"], other)
+    def __ior__(self: Any, other: Tensor | bool) -> Tensor:
+        return inplace.update(self, "|=", OPS["logical_or"], other)
+    def __ixor__(self: Any, other: Tensor | bool) -> Tensor:
+        return inplace.update(self, "^=", OPS["logical_xor"], other)
     def __imatmul__(self: Any, other: Tensor) -> Tensor: return inplace.update(self, "@=", OPS["matmul"], other)
     def __neg__(self) -> Tensor: return OPS["neg"](self)
     def __pos__(self) -> Tensor: return self  # type: ignore[return-value]
@@ -140,8 +158,8 @@ class Methods:
         """Swaps the two axes of a matrix."""
         return OPS["transpose"](self, 0, 1) if len(self.shape) > 1 else self  # type: ignore[return-value]
     def expand(self, *shape: Any) -> Tensor: return OPS["expand"](self, spread(shape))
-    def expand_as(self, other: Tensor) -> Tensor: return OPS["expand"](self, other.shape)
-    def view_as(self, other: Tensor) -> Tensor: return OPS["reshape"](self, other.shape)
+    def expand_as(self, other: Tensor) -> Tensor: return OPS["expand"](self, _shape_of("expand_as", other))
+    def view_as(self, other: Tensor) -> Tensor: return OPS["reshape"](self, _shape_of("view_as", other))
     reshape_as = view_as
     def where(self, cond: Tensor, other: Tensor | Number) -> Tensor:
         """Returns the elements where cond holds, else those of the other.  See alpha.where."""

@@ -10,7 +10,7 @@ from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from alpha.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message, shown
 from alpha.graph import grad_enabled, state
-from alpha.inputs.arguments import checked
+from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.ints import as_int, no_bools
 from alpha.nn.attributes import a_, check_name, named
 from alpha.nn.function import as_module
@@ -57,6 +57,7 @@ class _Entries(Module, Generic[E]):
         return len(self._entries())
 
 
+@bound_methods()
 class _List(_Entries[E]):
     """A list of entries."""
 
@@ -272,6 +273,7 @@ class ParameterList(_List[Parameter]):
         return ", ".join(f"{p.shape} {p.dtype}" for p in self)
 
 
+@bound_methods()
 class _Dict(_Entries[E]):
     """A dict of entries."""
 
@@ -383,11 +385,9 @@ def _listed(owner: Module, values: Any) -> list[Any]:
     except TypeError:  # an array without axes has __iter__, too
         entries = None
     if entries is None:
-        fix = "pass a list: [...]"
-        if isinstance(values, (Mapping, _Dict)):
-            fix = "use nn.ModuleDict or nn.ParameterDict for names, or pass a list: [...]"
+        names = "use nn.ModuleDict or nn.ParameterDict for names, or " * isinstance(values, (Mapping, _Dict))
         what = f"the entries are {a_(values)}, a list is needed"
-        raise DTypeError(message(type(owner).__name__, what, fix))
+        raise DTypeError(message(type(owner).__name__, what, f"{names}pass a list: [...]"))
     return list(entries)
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from alpha import ops
 from alpha.backend import FLOAT_DTYPES
 from alpha.errors import ArgumentError, CheckpointError, DTypeError, NotDefinedError, message
 from alpha.graph import no_grad, state
@@ -132,10 +133,11 @@ class Module(Contents, Hooks):
             p.requires_grad_(requires_grad)
         return self
 
+    @checked
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of all parameters; set_to_none=False overwrites them with 0 instead."""
         for p in self.parameters():
-            p.grad = None if set_to_none or p.grad is None else p.grad * 0.0
+            p.grad = None if set_to_none or p.grad is None else ops.zeros_like(p.grad)
 
     @checked
     def to(self, device: str | None = None, dtype: Any = None) -> Module:
@@ -151,7 +153,7 @@ class Module(Contents, Hooks):
                                      'choose one such as "float32"; integers have no gradients'))
         moved = {}
         for t in [*self.parameters(), *self.buffers()]:
-            m = t.detach().to(device or t.device)
+            m = t.detach().to(t.device if device is None else device)
             moved[id(t)] = m.astype(dtype) if dtype and m.is_floating_point else m
         for p in self.parameters():         # from here on nothing fails
             p._replace(moved[id(p)])

@@ -67,7 +67,7 @@ class Context:
                                          "it, or compute the loss again", shape=t.shape))
             if index is not None:   # a result, whose gradient goes through this very node
                 t = t.detach()
-                t.requires_grad, t._node = True, (node, index)
+                t._requires_grad, t._node = True, (node, index)
             found.append(t)
         return tuple(found)
 
@@ -167,5 +167,5 @@ def _record(function: type[Function], ctx: Context, args: Sequence[Any], outs: l
     node = Node(call, {}, [a.edge() if isinstance(a, Tensor) else None for a in args],  # type: ignore[arg-type]
                 ctx.needs_input_grad, saved, [None if t is None else t.array for t in ctx._saved], (), ())
     for k in places.values():
-        outs[k].requires_grad, outs[k]._node = True, (node, k)
+        outs[k]._requires_grad, outs[k]._node = True, (node, k)
     ctx._saved, ctx._node = (), ref(node)

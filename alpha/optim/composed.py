@@ -13,7 +13,7 @@ from typing import Any
 from alpha import ops
 from alpha.errors import ArgumentError, CheckpointError, message, shown
 from alpha.graph import no_grad
-from alpha.inputs.arguments import checked
+from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.kinds import Betas, Count, Decay, Lr, NonNegative, Real, Share
 from alpha.inputs.schema import check_names, fitted
 from alpha.optim.optimizer import Optimizer, Params
@@ -202,6 +202,7 @@ class LAMB(Composed):
         return w - r * (trust * lr), {"m": m, "v": v}
 
 
+@bound_methods()
 class Lookahead:
     """Lets another optimizer take k steps, then goes part of the way: slow = slow + alpha * (w - slow), w = slow.
 
@@ -236,6 +237,7 @@ class Lookahead:
                     slow.copy_(slow + (p.detach() - slow) * self.alpha)
                     p.copy_(slow)
 
+    @checked
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of all parameters."""
         self.optimizer.zero_grad(set_to_none)

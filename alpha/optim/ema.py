@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from alpha import ops, versions
 from alpha.errors import ArgumentError, CheckpointError, message, shown
 from alpha.graph import no_grad
-from alpha.inputs.arguments import checked
+from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.kinds import Decay
 from alpha.inputs.schema import check_names, fitted
 from alpha.tensor import Tensor
@@ -23,6 +23,7 @@ class Model(Protocol):
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
 
 
+@bound_methods()
 class ExponentialMovingAverage:
     """Keeps a = decay * a + (1 - decay) * p for each parameter p, and a copy of each buffer.
 

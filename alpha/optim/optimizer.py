@@ -12,7 +12,7 @@ import numpy as np
 from alpha import ops
 from alpha.errors import ArgumentError, CheckpointError, ConfigError, NotFoundError, message, shown
 from alpha.graph import no_grad
-from alpha.inputs.arguments import bound_methods, kinds_of
+from alpha.inputs.arguments import bound_methods, checked, kinds_of
 from alpha.inputs.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
 from alpha.methods import twins
 from alpha.tensor import Tensor
@@ -187,6 +187,7 @@ class Optimizer:
         grads = [p.grad for _, p in members if p.grad is not None]
         self.update(group, [p for _, p in members], grads, states, lr, step, factor)
 
+    @checked
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of all parameters; set_to_none=False overwrites them with 0 instead."""
         for group in self.param_groups:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from alpha.errors import CheckpointError, ConfigError, message
-from alpha.inputs.arguments import checked
+from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.kinds import Decay as Factor
 from alpha.inputs.kinds import NonNegative, PlateauMode, Real, Size, ThresholdMode
 from alpha.optim.optimizer import Optimizer
@@ -17,6 +17,7 @@ NUMBER = Real("a number", lambda v: True)
 KEYS = ("best", "bad", "cooldown_left")
 
 
+@bound_methods()
 class ReduceLROnPlateau:
     """Multiplies learning rates by `factor` when a measurement has not become better for more than `patience` calls.
 

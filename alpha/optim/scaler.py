@@ -9,7 +9,7 @@ import numpy as np
 from alpha import ops
 from alpha.errors import CheckpointError, ConfigError, message
 from alpha.graph import no_grad
-from alpha.inputs.arguments import checked
+from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.kinds import Count, Limit, Positive
 from alpha.inputs.schema import check_names, fitted
 from alpha.ops.update import LARGEST_SCALE
@@ -19,6 +19,7 @@ from alpha.tensor import Tensor
 LARGEST_COUNT = 1 << 30     # of steps, in a checkpoint: int32 has room for as many more
 
 
+@bound_methods()
 class LossScaler:
     """Multiplies the loss by a scale, so that its gradients stay within float16, and takes the scale out of the step.
 

@@ -52,7 +52,7 @@ def unpack(node: Node) -> Values:
         if changed and versions.changed_since(t.device, data, node.order):
             _refuse_changed(name, node, t, data)
         if k < op.returned and t.is_floating_point:
-            t.requires_grad, t._node = True, (node, k)
+            t._requires_grad, t._node = True, (node, k)
         values[name] = t
     return Values(values)
 
@@ -67,7 +67,7 @@ def _made_again(name: str, node: Node, part: Part, saved: Tensor | None, meta: A
         _refuse_changed(name, node, t, original)
     t = Tensor(part.array(), meta[0], meta[1], device)
     if edge[1] < edge[0].op.returned and t.is_floating_point:
-        t.requires_grad, t._node = True, edge
+        t._requires_grad, t._node = True, edge
     return t
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from alpha import ops
 from alpha.errors import ConfigError, message
+from alpha.inputs.registry import takes_both
 from alpha.tensor import Tensor
 
 Metric = Callable[[Tensor, Tensor], Any]
@@ -49,13 +50,14 @@ def named(metrics: Any) -> dict[str, Metric]:
         if not callable(metric) or name == "loss":
             raise ConfigError(message("metrics", f"{name!r} is {metric!r:.60}, a function (outputs, targets) is needed",
                                       'pass functions, or a dict: {"error": lambda outputs, targets: ...}'))
+        takes_both("metrics", f"the metric {name}", getattr(metric, "prepare", metric))
     return found
 
 
 def prepared(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
     """Returns the device's part of a metric."""
     value = getattr(metric, "prepare", metric)(outputs, targets)
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) or value.ndim > 1 or not value.numel():
         raise ConfigError(message("metrics", f"{getattr(metric, '__name__', metric)} returned {value!r:.60}, a Tensor "
                                   "of shape () or (N,) is needed", "compute it with ops"))
     return value.detach()

@@ -14,11 +14,11 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 from alpha import ops, optim
-from alpha.errors import ConfigError, message
-from alpha.inputs.arguments import checked
+from alpha.errors import ConfigError, message, shown
+from alpha.inputs.arguments import bound, checked
 from alpha.inputs.ints import is_real
 from alpha.inputs.kinds import NonNegative
-from alpha.inputs.registry import call_with, decorator, find, parameters_of
+from alpha.inputs.registry import call_with, decorator, find, parameters_of, takes_both
 from alpha.nn import Module
 from alpha.optim import schedule
 from alpha.optim.schedule import Schedule
@@ -41,6 +41,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {}
 LOSSES: dict[str, Loss] = {}
 
 
+@bound
 def register_model(make: Any = None) -> Any:
     """Makes a function `name(num_classes, ...) -> Module`, or a class of modules, a model of that name."""
     return decorator(MODELS, "register_model", "a model", make, lambda thing: thing)
@@ -65,6 +66,7 @@ def register_optimizer(make: Any = None, *, lr: NonNegative | None = None) -> An
                      lambda thing: thing.__name__.lower())
 
 
+@bound
 def register_schedule(make: Any = None) -> Any:
     """Makes a function that returns a schedule (a function of the step, alpha.optim.schedule) one of that name.
 
@@ -74,6 +76,7 @@ def register_schedule(make: Any = None) -> Any:
     return decorator(SCHEDULES, "register_schedule", "a schedule", make, lambda thing: thing)
 
 
+@bound
 def register_loss(make: Any = None) -> Any:
     """Makes a function `loss(outputs, targets) -> Tensor of shape ()` a loss of that name; it may take label_smoothing.
     """
@@ -102,7 +105,11 @@ def make_optimizer(where: str, what: Any, named_parameters: Iterable[Any], lr: f
         lr = entry.lr
     if lr is not None:
         settings["lr"] = lr
-    return call_with(f"{where}: optimizer", make, named_parameters, **settings)
+    made = call_with(f"{where}: optimizer", make, named_parameters, **settings)
+    if not all(hasattr(made, name) for name in ("step", "zero_grad", "param_groups")):
+        raise ConfigError(message(f"{where}: optimizer", f"it made {shown(made)}, which has no step, zero_grad and "
+                                  "param_groups", "derive it from alpha.optim.Optimizer"))
+    return made
 
 
 def make_schedule(where: str, what: Any, *, warmup_steps: int = 0, **course: Any) -> Schedule:
@@ -130,13 +137,7 @@ def find_loss(where: str, what: Any, label_smoothing: float = 0.0) -> Loss:
     if not callable(loss):
         raise ConfigError(message(where, f"loss is {loss!r:.60}", f"use one of {', '.join(LOSSES)}, or a function "
                                   "(outputs, targets) -> Tensor"))
-    try:
-        signature(loss.forward if isinstance(loss, Module) else loss).bind(None, None)
-    except TypeError as error:
-        raise ConfigError(message(where, f"the loss {loss!r:.60} does not take (outputs, targets): {error}",
-                                  "let it take both, and nothing else that has no default")) from error
-    except ValueError:  # of a built-in function, which says nothing of what it takes
-        pass
+    takes_both(where, f"the loss {loss!r:.60}", loss.forward if isinstance(loss, Module) else loss)
     if not label_smoothing:
         return loss
     if isinstance(loss, Module) or "label_smoothing" not in parameters_of(loss):

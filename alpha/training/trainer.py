@@ -21,7 +21,7 @@ from tqdm import tqdm
 from alpha import ops, optim
 from alpha.backend import get_backend
 from alpha.capture import capture
-from alpha.errors import AnomalyError, ConfigError, NotFoundError, message, shown
+from alpha.errors import AnomalyError, ConfigError, DataError, NotFoundError, message, shown
 from alpha.graph import no_grad
 from alpha.nn import Module
 from alpha.tensor import Tensor
@@ -244,7 +244,7 @@ class Trainer:
         readings = _Readings(self)
         start = time.perf_counter()
         with progress_bar(f"epoch {state.epoch + 1}/{self.epochs}", self.steps_per_epoch, self.epoch_step) as bar:
-            for x, y in _ended(itertools.islice(batches, self.steps_left), batches):
+            for x, y in _pairs(_ended(itertools.islice(batches, self.steps_left), batches)):
                 try:
                     found = self.step(x, y)
                 except AnomalyError as error:  # from clip or ALPHA_CHECK_NAN, which do not know the step
@@ -264,7 +264,7 @@ class Trainer:
         sums, count = dict.fromkeys(("loss", *self.metrics), 0.0), 0
         self.model.eval()
         with self.averaged(), no_grad():
-            for x, y in batches:
+            for x, y in _pairs(batches):
                 outputs, n = self.model(x), y.shape[0]
                 sums["loss"] += (loss or self.loss)(outputs, y).item() * n
                 for name, metric in self.metrics.items():
@@ -359,6 +359,16 @@ def _ended(part: Iterable[Batch], whole: Iterable[Batch]) -> Iterator[Batch]:
         close = getattr(whole, "close", None)
         if callable(close):
             close()
+
+
+def _pairs(batches: Iterable[Any]) -> Iterator[Batch]:
+    """Yields batches.  Raises DataError for one that is no pair."""
+    for batch in batches:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            what = f"{len(batch)} parts" if isinstance(batch, (tuple, list)) else shown(batch)
+            raise DataError(message("fit", f"a batch is {what}, two are needed: (inputs, targets)",
+                                    "give the data targets: (images, labels), or items (image, label)"))
+        yield batch  # type: ignore[misc]
 
 
 def progress_bar(title: str, total: int, done: int) -> Any:

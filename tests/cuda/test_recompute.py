@@ -97,7 +97,7 @@ def test_a_captured_step_has_the_same_bits(setting: str, worth: int, monkeypatch
 def test_training_leaks_no_memory(setting: str) -> None:
     with alpha.config(recompute=setting):
         live = live_bytes_of(resnet(), 6, 4, PIXELS)
-    assert len(set(live[1:])) == 1, live
+    assert max(live[2:]) <= live[1], live
     assert not list(recipe.versions.recipes)
 
 

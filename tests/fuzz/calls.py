@@ -178,8 +178,8 @@ DATA = {name: getattr(data, name) for name in data.__all__ if name not in ("Imag
 UFUNCS = [getattr(np, name) for name in ("sin", "add", "multiply", "power", "less", "equal", "maximum", "invert",
                                          "arctan2", "matmul", "bitwise_and", "divmod", "isnan")]
 OPERATORS = ("__getitem__", "__add__", "__rsub__", "__mul__", "__truediv__", "__pow__", "__matmul__", "__eq__",
-             "__index__")
-METHODS = [name for name in vars(alpha.Tensor) if callable(getattr(alpha.Tensor, name)) and (
+             "__index__", "__setitem__", "__iadd__", "__ifloordiv__", "__imod__", "__ior__", "__rmatmul__")
+METHODS = [name for name in dir(alpha.Tensor) if callable(getattr(alpha.Tensor, name)) and (
     not name.startswith("_") or name in OPERATORS) and name not in ("seed", "edge", "register_hook")]
 
 

@@ -162,7 +162,7 @@ def _numbered(x: Tensor, key: tuple[Any, ...]) -> np.ndarray:
                                      'convert it: index.astype("int64")'))
     try:
         return numbers[host]
-    except IndexError as error:
+    except (IndexError, OverflowError) as error:
         raise ShapeError(message("getitem", f"the key does not fit: {error}", "use indices within the axes, and masks "
                                  "of their lengths", x=x.shape)) from None
     except (TypeError, ValueError) as error:

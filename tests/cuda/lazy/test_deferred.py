@@ -71,7 +71,7 @@ def test_what_nobody_reads_is_never_written(launches):
     before = BACKEND.memory_stats()["live"]
     y, dx = norm.call(), norm.grad()
     del y, dx
-    assert BACKEND.memory_stats()["live"] == before
+    assert BACKEND.memory_stats()["live"] <= before
     assert not [entry for entry in launches if "apply" in entry or "gradient" in entry]
 
 

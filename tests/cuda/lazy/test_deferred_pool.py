@@ -132,7 +132,7 @@ def test_what_nobody_reads_is_never_written(name, launches):
     before = BACKEND.memory_stats()["live"]
     y = BOTH[name](x)
     del y
-    assert BACKEND.memory_stats()["live"] == before and set(launches) <= {"planes_bound", "statistics_float32",
+    assert BACKEND.memory_stats()["live"] <= before and set(launches) <= {"planes_bound", "statistics_float32",
                                                                           "finalize_statistics_float32"}
 
 

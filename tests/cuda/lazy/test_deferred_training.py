@@ -177,4 +177,4 @@ def test_nothing_leaks(no_products: None) -> None:
             live.append(get_backend("cuda").memory_stats()["live"])
     finally:
         gc.enable()
-    assert len(set(live[1:])) == 1, live
+    assert max(live[2:]) <= live[1], live

@@ -121,7 +121,7 @@ def test_a_loop_leaks_nothing(pool):
     before = pool.live
     for _ in range(20):
         step()
-    assert pool.live == before
+    assert pool.live <= before
 
 
 # ---- the limit, and the end of memory --------------------------------------------------------------------------------
