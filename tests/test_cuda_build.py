@@ -152,7 +152,7 @@ def test_a_wrong_type_fails_when_the_kernel_is_built(args, tmp_path, monkeypatch
 TWO = """#include "ptx.cuh"
 __device__ __forceinline__ void long_work(float* x) {
 #pragma unroll
-  for (int i = 0; i < 200; i++) x[i] = sinf(x[i + 1]);
+  for (int i = 0; i < 20; i++) x[i] = sinf(x[i + 1]);
 }
 ALPHA_ENTRY(brief, (32), (float* x), *x = 1)
 ALPHA_ENTRY(lengthy, (32), (float* x), long_work(x))

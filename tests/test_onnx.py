@@ -19,7 +19,8 @@ onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
 LONG = ("coresnet101", "coresnet152", "resnet101", "resnet152", "resnet110", "wrn28_10", "densenet121", "resnet50",
-        "coresnet50", "resnext29_8x64d", "resnet56", "densenet100_12", "convnext_tiny", "resnet34", "googlenet")
+        "coresnet50", "resnext29_8x64d", "resnet56", "densenet100_12", "convnext_tiny", "resnet34", "googlenet",
+        "vgg13", "vgg13_plain", "vgg16_plain", "vgg19", "vgg19_plain")   # layers of vgg11 and vgg16, once more
 
 
 def trained(model: nn.Module) -> nn.Module:

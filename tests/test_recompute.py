@@ -65,7 +65,8 @@ def made() -> int:
 def two_steps(name: str, setting: str) -> tuple[Results, Results]:
     """Returns losses and gradients of two steps of a network, and its buffers after them."""
     alpha.manual_seed(3)
-    model, x = models.create(name, 10).train(), image(1, 2, 32, 32, 3)
+    side = 16 if name in ("resnet18", "googlenet") else 32  # the others need all of it
+    model, x = models.create(name, 10).train(), image(1, 2, side, side, 3)
     found = [step(model, x, list(model.parameters()), setting) for _ in range(2)]
     return [a for one in found for a in one], [b.numpy() for _, b in model.named_buffers()]
 
@@ -77,7 +78,7 @@ def kept(name: str) -> tuple[Results, Results]:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", ["lenet5", "alexnet", "resnet18", "vgg11", "googlenet"])
+@pytest.mark.parametrize("name", ["lenet5", "resnet18", "vgg11", "googlenet"])
 def test_networks_train_with_the_same_bits(name: str, setting: str) -> None:
     expected, before = kept(name), made()
     found = two_steps(name, setting)

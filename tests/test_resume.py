@@ -80,6 +80,10 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, signum: int) -> None:
     monkeypatch.setattr(Session, "step", train_step)
 
 
+ONE_KIND = pytest.mark.parametrize("cpu_kernels", ["compiled"], indirect=True)  # what is written when is alike for both
+
+
+@ONE_KIND
 def test_killed_at_any_write(cpu_kernels: str, spawn: Any, tmp_path: Path) -> None:
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     first = spawn(flags(whole, ema=0.9), cpu_kernels, tmp_path / "log")
@@ -132,6 +136,7 @@ def test_a_signal_ends_the_run_after_its_step(step: int, signum: int, status: in
     assert_same(tmp_path / "whole", tmp_path / "torn")
 
 
+@ONE_KIND
 def test_ctrl_c_in_a_process_of_its_own(cpu_kernels: str, spawn: Any, tmp_path: Path) -> None:
     """Wherever SIGINT comes, the run ends with 130 and a sound checkpoint, and leaves the directory to the next one."""
     whole, torn, log = tmp_path / "whole", tmp_path / "torn", tmp_path / "log"

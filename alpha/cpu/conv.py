@@ -12,11 +12,11 @@ from alpha.cpu import conv_numpy, native
 from alpha.cpu.algorithms import chosen, for_zeros, winograd
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
-from alpha.cpu.pointwise import add_to
 from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_dgrad_add, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.conv_pool import conv_relu_pool
+from alpha.ops.elementwise import add
 from alpha.ops.pool import max_pool2d, pool_axes
 
 Array = np.ndarray
@@ -39,10 +39,13 @@ def conv2d_dgrad_cpu(g: Array, w: Array, *, hw: Pair, algorithm: Request = AUTO,
 
 
 @conv2d_dgrad_add.impl("cpu")
-def conv2d_dgrad_add_cpu(g: Array, w: Array, onto: Array, *, in_place: bool, **attrs) -> Array:
-    dx = conv2d_dgrad_cpu(g, w, **attrs)
-    add_to(dx, onto)
-    return dx
+def conv2d_dgrad_add_cpu(g: Array, w: Array, onto: Array, *, in_place: bool, hw: Pair, algorithm: Request = AUTO,
+                         **geometry) -> Array:
+    desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
+    in_one = in_place and native.usable(g, w, onto) and not chosen("dgrad", desc, algorithm, True)
+    if in_one and native.conv_dgrad_add(desc, g, w, onto):
+        return onto
+    return add.impls["cpu"](onto, conv2d_dgrad_cpu(g, w, hw=hw, algorithm=algorithm, **geometry))
 
 
 @conv2d_wgrad.impl("cpu")

@@ -47,10 +47,9 @@ X86_FLAGS = ("-mprefer-vector-width=512", "--param=avoid-fma-max-bits=0")
 
 # What each kernel takes: p pointer, l int64, q uint64, i int, u uint32, f float, d double; after "->" what it returns.
 SIGNATURES = {
-    "set_threads": "i",
-    "vector_lanes": "-> i", "made_by_intel": "-> i",
+    "set_threads": "i", "vector_lanes": "-> i", "made_by_intel": "-> i",
     "conv_fprop": "p pppp i",
-    "conv_dgrad": "p ppp",
+    "conv_dgrad": "p ppp", "conv_dgrad_add": "p ppp -> i",
     "conv_wgrad": "p ppp",
     "matrix_products": "p ppp llll i",
     "conv_panel_floats": "p -> l", "conv_pack": "p pp",
@@ -69,9 +68,7 @@ SIGNATURES = {
     "extreme": "pp lll i", "softmax_fwd": "pp ll i", "softmax_bwd": "ppp ll i",
     "layer_norm_fwd": "ppp pppp ll d", "layer_norm_bwd": "ppp ppp ppp ll",
     "group_norm_fwd": "ppp pppp llll d", "group_norm_bwd": "ppp ppp ppp llll",
-    "max_pool_fwd": "p ppp", "max_pool_relu": "p pp",
-    "max_pool_bwd": "p ppp",
-    "pool_scatter": "ppp llll -> l",
+    "max_pool_fwd": "p ppp", "max_pool_relu": "p pp", "max_pool_bwd": "p ppp", "pool_scatter": "ppp llll -> l",
     "avg_pool_fwd": "p pp i", "avg_pool_bwd": "p pp i",
     "cross_entropy_fwd": "pp pp ll dl -> l", "cross_entropy_bwd": "pl ppp p ll ddl -> l",
     "copy_box": "ppp i", "concat_rows": "pp l p l",
@@ -207,6 +204,11 @@ def conv_fprop(desc: ConvDesc | CoConvDesc, x: Array, w: Array, y: Array, bias: 
 def conv_dgrad(desc: ConvDesc | CoConvDesc, g: Array, w: Array, dx: Array, level: int | None = None) -> None:
     """dx = the gradient with respect to x of conv_fprop, from g (N, OH, OW, OC); a level but the first adds to it."""
     _lib.conv_dgrad(ptr(dgrad_table(desc, level)), ptr(g), ptr(w), ptr(dx))
+
+
+def conv_dgrad_add(desc: ConvDesc, g: Array, w: Array, dx: Array) -> bool:
+    """dx += what conv_dgrad makes, with the bits of two passes; False where that takes two, and nothing was done."""
+    return bool(_lib.conv_dgrad_add(ptr(dgrad_table(desc)), ptr(g), ptr(w), ptr(dx)))
 
 
 def conv_wgrad(desc: ConvDesc | CoConvDesc, x: Array, g: Array, dw: Array, level: int | None = None) -> None:

@@ -173,20 +173,10 @@ def compiled(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Array:
     return _launch(op, tuple([x.shape if x.__class__ is ndarray else None for x in operands]), operands, attrs)
 
 
-def add_to(y: Array, x: Array) -> None:
-    """y += x for arrays of one shape, with the bits of the op."""
-    if native.usable(y, x):
-        _launch(registry["add"], (y.shape, x.shape), (y, x), {}, y)
-    else:
-        y += x
-
-
-def _launch(op: Op, shapes: tuple[Shape | None, ...], operands: Sequence[Any], attrs: dict[str, Any],
-            y: Array | None = None) -> Array:
+def _launch(op: Op, shapes: tuple[Shape | None, ...], operands: Sequence[Any], attrs: dict[str, Any]) -> Array:
     kernel, masks, result, names, numbers, missing = _ready(op)
     shape, _, plan = _plan(op.name, shapes, masks, result.itemsize)
-    if y is None:
-        y = empty(shape, result)
+    y = empty(shape, result)
     given = numbers(*[attrs[name] for name in names]) if names else None
     if None in shapes:
         floats = [None if x.__class__ is ndarray else _number(x) for x in operands]
