@@ -16,7 +16,8 @@ import inspect
 import pkgutil
 from typing import Any
 
-from alpha.errors import ConfigError, message
+from alpha.errors import ConfigError, message, shown
+from alpha.inputs.arguments import checked
 from alpha.inputs.registry import did_you_mean
 from alpha.nn import Module
 from alpha.training.registries import MODELS as _registry
@@ -40,6 +41,7 @@ def list() -> tuple[str, ...]:
     return tuple(sorted(_registry))
 
 
+@checked
 def create(name: str, num_classes: int = 10, **options: Any) -> Module:
     """Returns a new model with freshly drawn parameters (alpha.manual_seed makes them repeatable).
 
@@ -60,7 +62,17 @@ def create(name: str, num_classes: int = 10, **options: Any) -> Module:
         if option not in known:
             raise ConfigError(message("models.create", f"{name} has no option {option!r}, it has "
                                       f"{', '.join(known) or 'none'}", "leave it out, or correct its name"))
-    return _registry[name](num_classes, **options)
+    make = _registry[name]
+    try:
+        inspect.signature(make).bind(num_classes, **options)
+    except TypeError as error:
+        raise ConfigError(message("models.create", f"{name} does not take the number of classes: {error}",
+                                  f"write def {name}(num_classes): ...")) from None
+    model = make(num_classes, **options)
+    if not isinstance(model, Module):
+        raise ConfigError(message("models.create", f"{name} returned {shown(model)}, a Module is needed",
+                                  "return what was made: return nn.Sequential(...)"))
+    return model
 
 
 def description(name: str) -> str:

@@ -13,8 +13,9 @@ import alpha
 import models
 from alpha import nn, ops
 from alpha.checkpoint import from_torch_state_dict, to_torch_state_dict
-from alpha.errors import ConfigError
+from alpha.errors import AlphaError, ConfigError
 from alpha.gradcheck import assert_equal_at
+from alpha.training import register_optimizer
 
 COUNTS = {"lenet5": 62_006, "alexnet": 23_272_266, "vgg11": 9_231_114, "vgg13": 9_416_010, "vgg16": 14_728_266,
           "vgg19": 20_040_522, "vgg11_plain": 9_225_610, "vgg13_plain": 9_410_122, "vgg16_plain": 14_719_818,
@@ -103,6 +104,19 @@ def test_unknown_names_and_bad_arguments_are_refused():
         models.create("zzz")
     with pytest.raises(ConfigError, match=r"models.create: num_classes=0 is below 1\nhelp: pass the number of classes"):
         models.create("lenet5", num_classes=0)
+    with pytest.raises(AlphaError, match=r'create: num_classes is "ten" \(str\), an int is needed'):
+        models.create("lenet5", num_classes="ten")
+
+
+@pytest.mark.parametrize("make, said", [
+    (lambda num_classes: None, "net returned None, a Module is needed\nhelp: return what was made"),
+    (lambda: nn.ReLU(), "net does not take the number of classes: too many positional arguments\nhelp: write def net("),
+])
+def test_a_function_that_makes_no_model_is_named(make, said, monkeypatch):
+    monkeypatch.setitem(models._registry, "net", make)
+    with pytest.raises(ConfigError) as caught:
+        models.create("net")
+    assert said in str(caught.value)
 
 
 def test_a_name_is_registered_once():
@@ -111,6 +125,8 @@ def test_a_name_is_registered_once():
 
     with pytest.raises(ConfigError, match="register_model: a model called 'lenet5' is registered already, by "):
         models.register_model(lenet5)
+    with pytest.raises(ConfigError, match=r"an optimizer called 'sgd' is registered already, by \S*optim/sgd.py"):
+        register_optimizer("sgd")(lambda params, lr: None)
 
 
 @pytest.mark.parametrize("name, count", [("resnet18", 11_689_512), ("vgg16", 138_365_992), ("densenet121", 7_978_856),

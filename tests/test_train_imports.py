@@ -150,7 +150,7 @@ def test_an_unknown_name_is_refused_with_the_way_out(flag: str, tmp_path: Path, 
 @pytest.mark.parametrize("name, text, part", [
     ("gone.py", None, "import: there is no file "), ("no_such_module", None, "ModuleNotFoundError"),
     ("bad.py", "x = 1\ny = z\n", "NameError: name 'z' is not defined (line 2 of "),
-    ("bad.py", "def f(:\n", "SyntaxError"),
+    ("bad.py", "def f(:\n", "SyntaxError"), ("bad.py", "import sys\nsys.exit(0)\n", "SystemExit: 0"),
     ("bad.py", "from alpha.training import register_model\n@register_model('lenet5')\ndef f(n): pass\n",
      "register_model: a model called 'lenet5' is registered already")])
 def test_a_file_that_cannot_be_imported(name: str, text: str | None, part: str, mine: Path,
@@ -188,6 +188,8 @@ def test_what_a_registered_thing_needs_is_named(mine: Path) -> None:
         registries.find_loss("fit", "mse", 0.1)
     with refused(ConfigError, "fit: loss is 3"):
         registries.find_loss("fit", 3)
+    with refused(ConfigError, "fit: the optimizer made is None, which has no step", "super().__init__(params"):
+        registries.make_optimizer("fit", lambda params: None, [], None)
     with refused(ConfigError, "register_model: 3 is no function and no class"):
         registries.register_model("x")(3)
     from alpha.data import register_dataset

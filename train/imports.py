@@ -26,7 +26,7 @@ def import_all(names: Iterable[str]) -> None:
                 importlib.import_module(name)
         except AlphaError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(message("import", f"{name} cannot be imported: {type(error).__name__}: {error}"
                                       f"{_place(error)}", "correct the file, or its name")) from error
 
@@ -52,7 +52,7 @@ def _import_file(path: Path) -> None:
         raise
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return ""
     frames = traceback.extract_tb(error.__traceback__)

@@ -28,7 +28,7 @@ def origin(thing: Any) -> str:
 
 def _functions(thing: Any) -> list[Any]:
     found = list(vars(thing).values()) if isinstance(thing, type) else [inspect.unwrap(thing)]
-    return [f for f in found if inspect.isfunction(f)]
+    return [inspect.unwrap(f) for f in found if inspect.isfunction(f)]
 
 
 def check_free(where: str, what: str, name: str, had: Any, new: Any, fix: str = "choose another name") -> None:

@@ -106,9 +106,10 @@ def make_optimizer(where: str, what: Any, named_parameters: Iterable[Any], lr: f
     if lr is not None:
         settings["lr"] = lr
     made = call_with(f"{where}: optimizer", make, named_parameters, **settings)
-    if not all(hasattr(made, name) for name in ("step", "zero_grad", "param_groups")):
-        raise ConfigError(message(f"{where}: optimizer", f"it made {shown(made)}, which has no step, zero_grad and "
-                                  "param_groups", "derive it from alpha.optim.Optimizer"))
+    lost = [name for name in ("step", "zero_grad", "param_groups") if not hasattr(made, name)]
+    if lost:
+        raise ConfigError(message(where, f"the optimizer made is {shown(made)}, which has no {lost[0]}",
+                                  "derive it from alpha.optim.Optimizer, and call super().__init__(params, ...)"))
     return made
 
 

@@ -141,7 +141,7 @@ class Trainer:
         """Returns the mean loss, shape (), and the device's part of each metric; leaves the gradients."""
         outputs = self.model(x)
         loss = self.loss(outputs, y)
-        if not isinstance(loss, Tensor):
+        if not isinstance(loss, Tensor) or loss.shape:
             raise ConfigError(message("loss", f"it returned {shown(loss)}, a Tensor of shape () is needed",
                                       "compute it from the outputs by ops: ops.mean((outputs - targets) ** 2)"))
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
