@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 import alpha
 from alpha import nn, ops
+from alpha.cpu import algorithms, native
 from alpha.cpu.algorithms import chosen
 from alpha.errors import ArgumentError, ConfigError
 from alpha.ops.algorithms.cost import Cost, Rates, Stage, seconds
@@ -15,6 +18,7 @@ from alpha.ops.algorithms.names import AUTO, Request
 from tests.conv_cases import square
 from tests.op_checks import refused
 
+PASSES = ("fprop", "dgrad", "wgrad")
 CASE = square("", 2, 9, 4, 5, 3, 1, 1)
 
 
@@ -200,6 +204,20 @@ def test_tiles_of_few_pixels_wait_for_weights():
     assert weights(1, "dgrad") == weights(1) and weights(1, "wgrad") == 0
     large = square("", 1, 28, 64, 64, 31, 1, 15).desc
     assert choose("fprop", large, AUTO, "cpu16", 256 << 20).way == Way("fft", 64)
+
+
+def test_threads_and_the_order_of_calls_do_not_change_a_choice():
+    cases = [square("", n, hw, c, c, f, 1, f // 2) for n, hw, c, f in ((8, 16, 64, 3), (1, 28, 32, 7), (2, 9, 16, 3))]
+    keys = list(product(range(len(cases)), PASSES))
+    found = []
+    for threads, order in ((1, 1), (3, -1), (2, 1)):
+        algorithms._chosen.cache_clear(), choose.cache_clear()
+        with alpha.config(num_threads=threads):
+            made = {key: chosen(key[1], cases[key[0]].desc, AUTO, native.library() is not None)
+                    for key in keys[::order]}
+        found.append([made[key] and made[key].way for key in keys])
+    assert found[0] == found[1] == found[2]
+    assert native.library() is None or len(set(found[0])) > 1
 
 
 def test_a_choice_says_what_it_weighed(capfd):
