@@ -32,6 +32,7 @@ alpha.zeros((labels[1], 3)).shape == (2, 3) and x[:labels[1]].shape == (2, 3) an
 len(alpha.data.DataLoader(items, batch_size=2, shuffle=True, num_workers=2, pin_memory=True)) == 2
 len(alpha.data.DataLoader(dataset=items, batch_size=2, num_workers=0)) == 2
 x.argmax(1).tolist() == x.max(1)[..., 0].tolist() or True
+alpha.profiler.profile().__class__ is alpha.profiler().__class__
 """.strip().splitlines()
 
 # line -> what its error says
@@ -63,6 +64,13 @@ TWINS = {
     "alpha.channels_last": "always last", "alpha.numel(x)": "x.numel()", "alpha.use_deterministic_algorithms(True)":
     "always the same", "alpha.set_float32_matmul_precision('high')": 'alpha.precision("tf32")', "x.new(3)":
     "alpha.zeros", "model.module": "the model itself", "alpha.version.cuda": "alpha.__version__",
+    "alpha.trunc(x)": "x.trunc(...)", "alpha.remainder(x, 2)": "x.remainder(...)", "x.allclose(x)":
+    "alpha.allclose(x, ...)",
+    "alpha.log_softmax(x, 1)": "x.log_softmax(dim)", "F.mish(x)": "alpha.nn.Mish(...)(x)", "F.logsigmoid(x)":
+    "alpha.nn.LogSigmoid(...)(x)", "x.trace()": "(x * alpha.eye(n)).sum()", "x.ravel()": "x.flatten()", "alpha.atan(x)":
+    "NumPy's", "alpha.sparse": "alpha.ops", "x.diff()": "x[1:] - x[:-1]", "alpha.device('cpu').__enter__()":
+    'pass device="cpu"', "with alpha.device('cpu'): alpha.ones(2)": 'pass device="cpu"',
+    "alpha.profiler.profile(activities=[])": "activities", "F.triplet_margin_loss(x, x, x)": "alpha.ops",
 }
 
 

@@ -72,6 +72,13 @@ class Device(str):
     def __getattr__(self, name: str) -> Any:
         raise _missing(self, f"device {self}", name, "a device is its name, a str, with type and index")
 
+    def __enter__(self) -> None:
+        raise _missing(self, f"device {self}", "device of a block", f'pass device="{self}" to what is made, or move '
+                       "it: x.to(device), model.to(device)")
+
+    def __exit__(self, *error: object) -> None:
+        """For the sake of `with`, which looks for it first."""
+
 
 class Shape(tuple[int, ...]):
     """The lengths of the axes of a tensor: a tuple of ints that knows their product."""

@@ -46,7 +46,13 @@ TENSOR = {
     "is_complex": "there are no complex numbers", "H": "x.mT: there are no complex numbers", "real": "x itself: there "
     "are no complex numbers", "new": "alpha.zeros(shape, dtype=t.dtype, device=t.device)", "pow_": "write t **= y",
     "random": "alpha.randint(low, high, shape)", "svd": "np.linalg.svd(x.numpy())", "inverse":
-    "np.linalg.inv(x.numpy())", "det": "np.linalg.det(x.numpy())",
+    "np.linalg.inv(x.numpy())", "det": "np.linalg.det(x.numpy())", "ravel": "x.flatten()", "diff": "x[1:] - x[:-1]",
+    "trace": "(x * alpha.eye(n)).sum()", "diagonal": "x * alpha.eye(n)", "logit": "(x / (1 - x)).log()",
+    "exp2": "2 ** x", "swapdims": "x.swapaxes(a, b)", "take": "x.flatten()[index]", "kthvalue": "x.sort(axis)",
+    "std_mean": "x.std(axis), x.mean(axis)", "var_mean": "x.var(axis), x.mean(axis)",
+    "mode": "np.unique(x.numpy(), return_counts=True)",
+    **dict.fromkeys(("atan", "atan2", "asin", "acos", "asinh", "acosh", "atanh", "searchsorted", "tril_indices"),
+                    "NumPy's, of x.numpy(), or an op of your own: docs/add_a_layer.md"),
 }
 
 TOP = {
@@ -204,12 +210,24 @@ def missing(where: str, name: str, table: Mapping[str, str], known: Any, also: M
     fix = table.get(name) or (also or {}).get(name)
     if fix is None:
         names = [n for n in dir(known) if not n.startswith("_")]
-        close = difflib.get_close_matches(name, names, n=1)
-        fix = (f"did you mean {close[0]}?" if close else
-               "write it with alpha.ops, or add an op of your own: docs/add_a_layer.md")
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+        fix = _elsewhere(where, name) or (f"did you mean {close[0]}?" if close else
+                                          "write it with alpha.ops, or add an op of your own: docs/add_a_layer.md")
         if not close and name.endswith("_") and not name.startswith("_"):
             fix = _ITSELF
     return MissingError(message(where, f"there is no {name}", fix))
+
+
+def _elsewhere(where: str, name: str) -> str | None:
+    """Returns how a function of another part of alpha is written, for a name that tensors or functions may have."""
+    alpha = sys.modules["alpha"]
+    if where in ("alpha", "alpha.ops", "alpha.nn.functional") and callable(getattr(alpha.Tensor, name, None)):
+        return f"x.{name}(...)"
+    if where in ("Tensor", "alpha.nn.functional") and name in alpha.__all__ and callable(vars(alpha)[name]):
+        return f"alpha.{name}(x, ...)"
+    layers = {layer.lower(): layer for layer in dir(alpha.nn)} if where == "alpha.nn.functional" else {}
+    layer = layers.get(name.replace("_", ""))
+    return layer and f"alpha.nn.{layer}(...)(x)"
 
 
 class Imports:

@@ -192,6 +192,9 @@ def profiler() -> Profiler:
     return Profiler()
 
 
+vars(profiler)["profile"] = profiler    # as people write it: alpha.profiler.profile()
+
+
 def _shapes(args: Sequence[Any]) -> str:
     """Returns the shapes of the tensors among arguments: "32x8x8x3, 16x3x3x3"."""
     return ", ".join("x".join(map(str, a.shape)) or "()" if hasattr(a, "shape") else f"{len(a)} tensors"
