@@ -7,7 +7,7 @@ from typing import Any
 from alpha.cuda.conv import depthwise, padded, wgmma
 from alpha.cuda.conv.depthwise import strips
 from alpha.cuda.conv.ffma import sk_dilated, slab
-from alpha.cuda.conv.first_layer import stem
+from alpha.cuda.conv.first_layer import few, stem
 from alpha.cuda.conv.first_layer.mma import stem_mma
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register
@@ -24,8 +24,7 @@ from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.elementwise import add
 
 # Of equals the first is taken.
-for module in (slab, depthwise, strips, sk_dilated, stem, stem_mma, wgmma, wgrad, mma, pipeline,
-               im2col):
+for module in (slab, depthwise, strips, sk_dilated, few, stem, stem_mma, wgmma, wgrad, mma, pipeline, im2col):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 

@@ -204,7 +204,8 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         launches=1, depth=4, efficiency=0.5, dram=0.88,  # of the FMA rate, and of the memory's
         columns={64: 1.0, 16: 1.65},  # fprop: times as long, by columns of a tile
         seen=0.4,                     # of the lesser of products and memory, in fprop
-        wgrad={"64x32x16/64": 0.50, "16x32x16/32": 0.29, "16x32x16/32 unaligned": 0.26}),  # of the FMA rate
+        wgrad={"64x32x16/64": 0.50, "16x32x16/32": 0.29, "16x32x16/32 unaligned": 0.26},  # of the FMA rate
+        few={("fprop", 3): 0.37, ("fprop", 1): 0.13, ("wgrad", 3): 0.31, ("wgrad", 1): 0.15}),  # by channels; H200
     stem_mma=Group(
         launches={"fprop": 1, "dgrad": 1, "wgrad": 2},
         depth={"fprop": 10, "dgrad": 12, "wgrad": 13},  # tables, fragments of w and the first lines; sums over blocks

@@ -1,0 +1,145 @@
+"""First layers with up to 8 outputs, as LeNet-5's: conv_few.cu. The tiles of other kernels would be mostly empty."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
+from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
+from alpha.cuda.conv.planner import Candidate, Launch
+from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.lazy import UNGUARDED
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+
+CHANNELS = (1, 3)                                               # of x: grey and colour
+TAPS, MOST, POSITIONS, PATCH, FILTERS = 32, 8, 512, 5120, 2048  # of the kernels
+THREADS = {"fprop": 128, "wgrad": 256}
+BLOCKS = {"fprop": 4, "wgrad": 2}                               # on a multiprocessor
+SPLIT, BANKS = 32, 32                                           # threads that share a sum; of shared memory
+SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
+    "ih", "iw", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w",
+    "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "pixels", "pitch"))
+
+
+class Tiles(NamedTuple):
+    """Positions of a tile, tiles of an image; lines and pixels that a tile reads; floats from a line to the next."""
+
+    height: int
+    width: int
+    per_height: int
+    per_width: int
+    lines: int
+    pixels: int
+    pitch: int
+
+
+def pitch_of(desc: ConvDesc, line: int) -> int:
+    """Returns the floats from a line to the next at which the taps of a warp meet least in a bank."""
+    taps = [(tap // desc.w.f * desc.h.d, tap % desc.w.f * desc.w.d * desc.ic)
+            for tap in range(min(TAPS, desc.h.f * desc.w.f))]
+    return max(range(line, line + BANKS), key=lambda pitch: len({(h * pitch + w) % BANKS for h, w in taps}))
+
+
+def tiles_of(desc: ConvDesc) -> Tiles | None:
+    """Returns the largest tiles, all about as large as another, whose patches fit; None where none does."""
+    rows, columns = 1, ceil_div(desc.w.o, POSITIONS)
+    while True:
+        width = ceil_div(desc.w.o, columns)
+        height = ceil_div(desc.h.o, rows)
+        lines, pixels = ((n - 1) * axis.s + (axis.f - 1) * axis.d + 1
+                         for n, axis in ((height, desc.h), (width, desc.w)))
+        pitch = pitch_of(desc, pixels * desc.ic)
+        if height * width <= POSITIONS and lines * pitch <= PATCH:
+            return Tiles(height, width, rows, columns, lines, pixels, pitch)
+        if height > 1:
+            rows = ceil_div(desc.h.o, height - 1)
+        elif width > 1:
+            rows, columns = 1, columns + 1
+        else:
+            return None
+
+
+def blocks_of(tiles: int, most: int) -> int:
+    """Returns the fewest blocks, at most `most`, of which none has more tiles than it must."""
+    return ceil_div(tiles, ceil_div(tiles, max(1, most)))
+
+
+class Few(Candidate):
+    """few_fprop or few_wgrad of a dtype."""
+
+    def __init__(self, pass_name: str, dtype: str, args: str) -> None:
+        self.pass_name, self.name, self.reads = pass_name, f"few_{pass_name} {dtype}", dtype
+        self.kernels = {ic: Kernel("conv_few.cu", f"few_{pass_name}_{dtype}", args, threads=THREADS[pass_name],
+                                   defines={"CHANNELS": ic}) for ic in CHANNELS}
+
+    def rejection(self, desc: ConvDesc) -> str | None:
+        if refused := channels_refusal(desc):
+            return refused
+        if desc.ic not in CHANNELS or desc.oc > MOST:
+            return f"{desc.ic} to {desc.oc} channels, 1 or 3 to at most {MOST} are served"
+        if not tiles_of(desc) or MOST * desc.h.f * desc.w.f * desc.ic > FILTERS:
+            return f"{desc.h.f}x{desc.w.f} taps of {desc.ic} channels do not fit into shared memory"
+        return oversized(desc)
+
+    def cost(self, desc: ConvDesc) -> Cost:
+        taps, c = desc.h.f * desc.w.f, device().table.stem
+        padded = MOST / desc.oc * (ceil_div(taps, TAPS) * TAPS / taps if self.pass_name == "wgrad" else 1)
+        count = 1 + (self.pass_name == "wgrad")  # of launches
+        return Cost((Stage(desc.useful_flops * padded / c.few[self.pass_name, desc.ic], "fma", desc.nbytes(ITEMSIZE[self.reads])
+                           / c.dram, "dram", (2 * count - 1) * c.depth, count * c.launches),))
+
+    def sizes(self, desc: ConvDesc) -> tuple[int, ...]:
+        """Returns the integers of FewShape, and how many tiles there are."""
+        tiles, h, w = tiles_of(desc), desc.h, desc.w
+        assert tiles, self.rejection(desc)
+        return (h.i, w.i, h.o, w.o, desc.oc, h.f, w.f, h.s, w.s, h.p, w.p, h.d, w.d, *tiles,
+                desc.n * tiles.per_height * tiles.per_width)
+
+
+class FewFprop(Few):
+    """few_fprop of a dtype."""
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__("fprop", dtype, f"ptr x, ptr w, ptr b, ptr y, {SHAPE_ARGS}, i32 tiles, i32 relu")
+        self.writes = dtype
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        kernel, sizes = self.kernels[desc.ic], self.sizes(desc)
+        blocks = blocks_of(sizes[-1], context.sm_count * BLOCKS["fprop"])
+
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
+            kernel(blocks, x, float32_filters(w), b, y, *sizes, relu)
+        return launch
+
+
+class FewWgrad(Few):
+    """few_wgrad of a dtype."""
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__("wgrad", dtype, f"ptr x, ptr g, ptr work, {SHAPE_ARGS}, i32 tiles")
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        kernel, sizes, taps, columns = self.kernels[desc.ic], self.sizes(desc), desc.h.f * desc.w.f, TAPS * desc.ic
+        chunks, depth = ceil_div(taps, TAPS), taps * desc.ic
+        blocks, floats = blocks_of(sizes[-1], context.sm_count * BLOCKS["wgrad"] // chunks), MOST * columns
+        sums = upload(np.array([  # SumTile in conv/sum_slices.cu
+            (chunk * blocks, blocks, chunk * columns, desc.oc, min(columns, depth - chunk * columns), 0, 0, 0)
+            for chunk in range(chunks)], np.int32))
+        sum_grid = floats * SPLIT // 1024, chunks
+
+        def launch(x: Array, g: Array, dw: Array) -> None:
+            work = empty((blocks * chunks * floats,), "float32")
+            kernel((chunks, blocks), x, g, work, *sizes)
+            SUM_SLICES(sum_grid, work, dw, sums, floats, columns, depth, SPLIT, *UNGUARDED)
+        return launch
+
+
+CANDIDATES = tuple(kind(dtype) for kind in (FewFprop, FewWgrad) for dtype in FLOAT_DTYPES)
