@@ -6,6 +6,8 @@
 // Source:   our own
 // Layout:   x (N, IH, IW, IC), y and g (N, OH, OW, OC), NHWC of T; w and dw (OC, FH, FW, IC), b (OC,), float32
 //           workspace of few_wgrad [32 taps][block][MOST][32 * IC]: sum_slices.cu adds up the blocks
+// GEMM:     fprop: rows: positions, columns: oc, sum over taps and ic; wgrad: rows: oc, columns: taps and ic, sum over
+//           positions
 // Zeros:    of the padding are skipped: a position leaves out the taps that read none of x
 // Requires: one group, IC = CHANNELS, OC <= MOST; a position's patch has at most PATCH floats; fprop: FILTERS
 // Threads:  a block has tile after tile, of tile_h x tile_w positions of an image. What they read of x lies in shared

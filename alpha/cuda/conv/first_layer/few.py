@@ -9,7 +9,7 @@ import numpy as np
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
-from alpha.cuda.conv.planner import Candidate, Launch
+from alpha.cuda.conv.planner import Candidate, Launch, precision_of
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.lazy import UNGUARDED
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
@@ -76,6 +76,7 @@ class Few(Candidate):
 
     def __init__(self, pass_name: str, dtype: str, args: str) -> None:
         self.pass_name, self.name, self.reads = pass_name, f"few_{pass_name} {dtype}", dtype
+        self.precisions = None if dtype == "float32" else (precision_of(dtype),)
         self.kernels = {ic: Kernel("conv_few.cu", f"few_{pass_name}_{dtype}", args, threads=THREADS[pass_name],
                                    defines={"CHANNELS": ic}) for ic in CHANNELS}
 
@@ -91,9 +92,10 @@ class Few(Candidate):
     def cost(self, desc: ConvDesc) -> Cost:
         taps, c = desc.h.f * desc.w.f, device().table.stem
         padded = MOST / desc.oc * (ceil_div(taps, TAPS) * TAPS / taps if self.pass_name == "wgrad" else 1)
-        count = 1 + (self.pass_name == "wgrad")  # of launches
-        return Cost((Stage(desc.useful_flops * padded / c.few[self.pass_name, desc.ic], "fma", desc.nbytes(ITEMSIZE[self.reads])
-                           / c.dram, "dram", (2 * count - 1) * c.depth, count * c.launches),))
+        flops = desc.useful_flops * padded / c.few[self.pass_name, desc.ic]
+        launches = 2 if self.pass_name == "wgrad" else 1
+        return Cost((Stage(flops, "fma", desc.nbytes(ITEMSIZE[self.reads]) / c.dram, "dram",
+                           (2 * launches - 1) * c.depth, launches * c.launches),))
 
     def sizes(self, desc: ConvDesc) -> tuple[int, ...]:
         """Returns the integers of FewShape, and how many tiles there are."""
