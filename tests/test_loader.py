@@ -121,6 +121,22 @@ def test_a_folder_of_pictures(tmp_path: Path) -> None:
         ImageFolder(tmp_path / "gone")
 
 
+def test_a_folder_of_pictures_whose_labels_or_pixels_would_be_others(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in (".git", "cat", "dog"):
+        (tmp_path / name).mkdir()
+        image.new("RGB", (4, 4)).save(tmp_path / name / "0.png")
+    (tmp_path / "cat" / "._0.png").write_bytes(b"what a Mac leaves")
+    folder = ImageFolder(tmp_path)
+    assert folder.classes == ("cat", "dog") and [label for _, label in folder.files] == [0, 1]
+    image.fromarray(np.full((4, 4), 3000, np.uint16)).save(tmp_path / "dog" / "1.png")
+    with refused(DataError, "1.png cannot be read: its pixels are of mode I;16, 8 bits a channel are needed"):
+        ImageFolder(tmp_path)[2]
+    (tmp_path / "bird").mkdir()
+    with refused(DataError, "bird has no pictures", "remove the folder"):
+        ImageFolder(tmp_path)
+
+
 @pytest.mark.parametrize("more", [{}, {"workers": 2}, {"workers": 1, "processes": True}])
 def test_an_item_that_fails_is_named(more: dict) -> None:
     loader = DataLoader(Items(bad=33), 8, **more)
