@@ -138,8 +138,24 @@ def test_networks_for_large_images_have_the_parameters_of_the_papers(name, count
         models.description(name).split())
 
 
-def test_resnet18_for_large_images_is_torchvisions():
-    torchvision = pytest.importorskip("torchvision")
+@pytest.fixture(scope="module")
+def torchvision():
+    """torchvision. Beside a PyTorch that it was not built for it has no operators, and does not start without two."""
+    torch = pytest.importorskip("torch")
+    try:
+        return pytest.importorskip("torchvision")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import torchvision
+    torchvision.operators = library  # they are there as long as it is
+    return torchvision
+
+
+def test_resnet18_for_large_images_is_torchvisions(torchvision):
     torch = pytest.importorskip("torch")
     twin = torchvision.models.resnet18(num_classes=5).eval()
     net = models.create("resnet18", num_classes=5, stem="imagenet")
@@ -177,8 +193,7 @@ def test_names_and_shapes_are_torchvisions(name, monkeypatch):
 
 @pytest.mark.parametrize("name, theirs", [("mobilenetv2", "mobilenet_v2"), ("convnext_tiny", "convnext_tiny"),
                                           ("densenet121", "densenet121")])
-def test_weights_of_torchvision_load(name, theirs):
-    torchvision = pytest.importorskip("torchvision")
+def test_weights_of_torchvision_load(name, theirs, torchvision):
     import torch
     twin = getattr(torchvision.models, theirs)(num_classes=5).eval()
     net = models.create(name, num_classes=5, stem="imagenet").eval()
