@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import alpha
-from alpha import checkpoint, data, nn, ops, optim
+from alpha import checkpoint, data, nn, ops, optim, training
 from alpha import random as numbers
 from alpha.config import config
 from alpha.errors import AlphaError, shown
@@ -231,6 +231,20 @@ def call_data(case: Case) -> None:
         next(iter(made))
 
 
+def call_fit(case: Case) -> None:
+    """Takes a step of training, with settings some of which are nasty; what may be a function is none that fails."""
+    model, few = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), (np.zeros((4, 4, 4, 1), np.uint8), np.arange(4) % 3)
+    settings = {}
+    for name, kind, _ in parameters_of(training.fit):
+        value = draw(case.rng, kind, name, 1.0)
+        left_out = name in ("model", "workers", "processes", "max_steps") or callable(value)
+        if case.rng.random() < 0.1 and not left_out:
+            settings[name] = value
+    settings = {"train_data": few, "val_data": few, "max_steps": 1, "progress": False, **settings}
+    case.text += f"fit({', '.join(f'{k}={shown(v)}' for k, v in settings.items())}) "
+    training.fit(model, **settings)
+
+
 def call_numpy(case: Case) -> None:
     """Calls a function of NumPy with tensors."""
     ufunc = case.rng.choice(UFUNCS)
@@ -348,7 +362,7 @@ def call_config(case: Case) -> None:
 
 
 CALLS = [call_op] * 4 + [call_function] * 4 + [call_method] * 2 + [call_layer] * 3 + [call_data] * 2 + [
-    call_numpy, call_optimizer, call_schedule, call_helper, call_module, call_checkpoint, call_config]
+    call_fit, call_numpy, call_optimizer, call_schedule, call_helper, call_module, call_checkpoint, call_config]
 
 
 @contextmanager
