@@ -25,7 +25,7 @@ MAX_FUNCTION_LINES = 60
 # Pools by strips, bytes for their indices, gradients read where they are and known sums are 390 of the latter's lines.
 # Sums of batch norm in stretches, strips whose warps meet the same edges, small products are 43 of the latter's lines.
 # First layers of few outputs are 346 of the latter's lines.
-MAX_CUDA_LINES = {"conv/coconv": 1_361, "conv/transformed": 1_135, "ops/matmul/rows": 203, "": 20_240}
+MAX_CUDA_LINES = {"conv/coconv": 1_361, "conv/transformed": 1_135, "ops/matmul/rows": 203, "": 20_247}
 MAX_FILES = {"alpha/cuda": 16, "alpha": 24}  # of a folder in these, subfolders not counted
 
 # Room -> the rooms that it may import; the longest matching name counts.

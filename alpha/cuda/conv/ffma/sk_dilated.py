@@ -8,7 +8,7 @@ from typing import Any
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import TAP_FIELDS, Schedule, Tiling, schedule
-from alpha.cuda.conv.ffma.slab import UNSCALED, ConvTile
+from alpha.cuda.conv.ffma.slab import ConvTile
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
@@ -20,10 +20,9 @@ TILES = (Tile(128, 128, 16, 8, 8, 4, 2), Tile(64, 64, 16, 8, 8, 3, 8), Tile(32, 
          Tile(32, 32, 16, 4, 4, 4, 6, vector=1))
 LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared memory, which comes on top
 
-# WgradTensors of conv_wgrad.cuh.
+# WgradTensors of conv_wgrad.cuh, up to planes and scales.
 WGRAD_ARGS = ("ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, ptr first, i64 x_image, i64 g_image, i32 x_h, "
-              "i32 x_w, i32 g_h, i32 g_w, i32 rows, i32 cols, i32 dw_row, i64 x_plane, i64 g_plane, ptr x_scale, "
-              "ptr g_scale")
+              "i32 x_w, i32 g_h, i32 g_w, i32 rows, i32 cols, i32 dw_row")
 SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
                     f"i32 dw_row, i32 split, {GUARD_ARGS}", threads=256)
 MOST_SPLIT = 32
@@ -105,7 +104,7 @@ class SkDilated(WgradTile):
         run = self.run_of(desc, first, channels)
 
         def launch(x: Array, g: Array, dw: Array, guard: Guard = UNGUARDED) -> None:
-            run(x, offset(g, 4 * first), dw, UNSCALED, *guard)
+            run(x, offset(g, 4 * first), dw, (), *guard)
         return launch
 
 

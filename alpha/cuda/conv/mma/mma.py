@@ -68,7 +68,8 @@ class MmaWgrad(WgradTile):
 
     def __init__(self, reads: str, tile: MmaTile) -> None:
         self.reads, self.itemsize = reads, 2 * tile.planes
-        kernel = Kernel("sk_dilated_mma.cu", "sk_dilated_mma", WGRAD_ARGS, threads=tile.threads,
+        kernel = Kernel("sk_dilated_mma.cu", "sk_dilated_mma",
+                        f"{WGRAD_ARGS}, i64 x_plane, i64 g_plane, ptr x_scale, ptr g_scale", threads=tile.threads,
                         shared=tile.shared_bytes(), defines={**tile.defines, "ELEMENT": C_TYPES[READS[reads].dtype]})
         super().__init__(tile, f"sk_dilated_mma {reads} {tile}", kernel)
 
