@@ -140,25 +140,27 @@ template <class State> INLINE State shuffle(const State &s, int lane, int width)
   return moved;
 }
 
-// Every thread of a group gets the group's result. All threads of the block call it.
-template <class State, class Merge> INLINE State fold_group(State s, int width, const Merge &merge) {
-  __shared__ State warps[THREADS / 32];
+// Every thread of a group gets the group's result: of SIDE results, which neighbours have side by side, its own.
+// All threads of the block call it.
+template <int SIDE = 1, class State, class Merge> INLINE State fold_group(State s, int width, const Merge &merge) {
+  __shared__ State warps[THREADS / 32][SIDE];
   const int inside = width < 32 ? width : 32, lane = threadIdx.x % inside;
-  for (int d = inside / 2; d; d /= 2) s = merge(s, shuffle(s, lane + d, inside));  // lane 0 meets everyone once
-  s = shuffle(s, 0, inside);
+  for (int d = inside / 2; d / SIDE; d /= 2) s = merge(s, shuffle(s, lane + d, inside));  // lane 0 meets everyone once
+  s = shuffle(s, lane % SIDE, inside);
   if (width <= 32) return s;
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = s;
+  if (threadIdx.x % 32 < SIDE) warps[threadIdx.x / 32][lane % SIDE] = s;
   __syncthreads();
   const int first = threadIdx.x / width * (width / 32);  // warp of the group
-  s = warps[first];
-  for (int warp = 1; warp < width / 32; warp++) s = merge(s, warps[first + warp]);
+  s = warps[first][lane % SIDE];
+  for (int warp = 1; warp < width / 32; warp++) s = merge(s, warps[first + warp][lane % SIDE]);
   __syncthreads();  // warps may be written again
   return s;
 }
 
-struct FoldGroup {
+// The same for `width` threads that have a result together.
+template <int SIDE> struct FoldGroup {
   template <class State, class Merge> INLINE State operator()(const State &s, int width, const Merge &merge) const {
-    return fold_group(s, width, merge);
+    return fold_group<SIDE>(s, width * SIDE, merge);
   }
 };
 

@@ -31,8 +31,11 @@ from alpha.cuda.lazy import statistics
 from alpha.cuda.lazy.bounded import reserve_for
 from alpha.cuda.lazy.chained import chain, offer, settle, value_of
 from alpha.cuda.lazy.deferred import (
+    GUARD_ARGS,
     GUARDED,
     PLANE_WRITERS,
+    UNGUARDED,
+    Guard,
     Memory,
     Rows,
     bound_of,
@@ -49,7 +52,6 @@ from alpha.cuda.lazy.deferred import (
     write_for,
 )
 from alpha.cuda.lazy.forms import form_of, held, memory_key, write_as
-from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.lazy.operands import (
     KEEP,
     READS,

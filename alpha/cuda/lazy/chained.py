@@ -14,8 +14,7 @@ from typing import Any
 from weakref import ref
 
 from alpha.config import config
-from alpha.cuda.lazy.deferred import Deferred, chained_blocks, waiting
-from alpha.cuda.lazy.guard import Guard
+from alpha.cuda.lazy.deferred import Deferred, Guard, chained_blocks, waiting
 from alpha.cuda.lazy.quiet import is_peeking, lock, peeking
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, Derived, Shape, extent

@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
 from alpha.config import config
-from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.lazy.quiet import is_peeking, is_undisturbed, lock, peeking
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
@@ -43,6 +42,10 @@ FLAG, BOUND, MOST = 4, 12, 24
 PLANE_WRITERS = 2 * BLOCKS  # blocks of a pass that writes planes, all of which report to one header at their ends
 GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as a rule
 BLOCKS_PER_SM = 4           # of a merge: behind a guard it ends at once as a rule, and blocks cost time even then
+# The flags of two operands: blocks of a launch behind them end at once unless one is set (guard.cuh)
+Guard = tuple["Array | None", "Array | None"]
+UNGUARDED: Guard = (None, None)
+GUARD_ARGS = "ptr flag_a, ptr flag_b"
 _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr header_of_y, i64 size, {GUARD_ARGS}")
 
 waiting: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -166,8 +169,10 @@ def defer(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: 
     return Deferred(x.shape, x.size, x.nbytes, contents)
 
 
-def companion_output(y: Deferred, x: Array) -> CompanionOutput:
-    """Returns x as what the pass of y writes, too: whoever takes its address has that run."""
+def companion_output(y: Array, x: Array) -> Array:
+    """Returns x as what the pass of y writes, too: whoever takes its address has that run, if y waits."""
+    if y.__class__ is not Deferred:
+        return x
     made = CompanionOutput(x, y.derived)
     y.derived.companion = ref(made)
     return made

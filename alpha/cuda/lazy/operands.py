@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
 
 from alpha.config import config
-from alpha.cuda.lazy.deferred import ALIGNMENT, HEADER, Deferred, Memory, header_of, write_before
+from alpha.cuda.lazy.deferred import ALIGNMENT, HEADER, Deferred, Memory, can_wait, header_of, write_before
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -146,9 +146,7 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
         _stale[reads].clear()
         return operand(x, reads, keep=keep)
     made = _split(x, form)
-    if keep and not (derived is not None and derived.visible):
-        x.derive()[reads] = made
-    return made
+    return _kept(x, reads, made) if keep else made
 
 
 def forget(arrays: Sequence[Array]) -> None:
@@ -186,12 +184,17 @@ def kept_with(x: Array, name: str, make: Callable[[], Array]) -> Array:
     """Returns what is made of an array, kept with it until an op changes it, unless others can see its memory."""
     found: Array | None = x.derived.get(name) if x.derived else None
     if found is None:
-        found = make()
-        if not (x.derived is not None and x.derived.visible):
-            x.derive()[name] = found
+        found = _kept(x, name, make())
     if device_memory.recorder:
         device_memory.recorder.hold((found,))
     return found
+
+
+def _kept(x: Array, name: str, made: Any) -> Any:
+    """Returns what was made of x, and keeps it with x, unless others can see its memory."""
+    if can_wait(x):
+        x.derive()[name] = made
+    return made
 
 
 def flag_counter() -> Array:
@@ -236,21 +239,18 @@ def _in_place(memory: Memory, shape: Shape, form: _Form) -> Operand:
 def _split(x: Array, form: _Form) -> Operand:
     """Returns the operand of a float32 array, made in one launch or two: what is largest is measured, or known."""
     size, lost_ranges = x.size, _constants()[2]
-    if form.small and size <= SMALL:
-        made = _allocate(x, form, 0)
-        form.small(1, x, made.keep, made.scale, size, lost_ranges)
-        return made
     chunk, blocks = _chunks(size)
-    if not form.scaled:
+    if not form.small or size <= SMALL:
         made = _allocate(x, form, 0)
-        form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
+        if form.small:
+            form.small(1, x, made.keep, made.scale, size, lost_ranges)
+        else:
+            form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
         return made
-    header = _known_header(x, form)
-    known = header is not None
-    if header is None:
-        header = _measure(x, form)
-    planes = empty((form.planes, *x.shape), form.dtype)
-    form.split(blocks, x, planes, header.scale, size, chunk, known, lost_ranges)
+    memory = x.derived.header_for(form.reads) if x.__class__ is Deferred else None  # of its producer, or of a split
+    known = _Measured(memory.scale, memory.flag) if memory else x.derived.get(form.measured) if x.derived else None
+    header, planes = known or _measure(x, form), empty((form.planes, *x.shape), form.dtype)
+    form.split(blocks, x, planes, header.scale, size, chunk, known is not None, lost_ranges)
     return Operand(planes.ptr, x.shape, form.dtype, form.planes, header.scale, planes, header.flag)
 
 
@@ -260,17 +260,7 @@ def _measure(x: Array, form: _Form) -> _Measured:
     memory = empty((HEADER // 4 + blocks,), "float32")
     header = _Measured(*header_of(memory.block, memory.ptr), memory.nbytes)
     _AMAX(blocks, x, header.scale, x.size, chunk)
-    if not (x.derived is not None and x.derived.visible):
-        x.derive()[form.measured] = header
-    return header
-
-
-def _known_header(x: Array, form: _Form) -> _Measured | None:
-    """Returns a header with a bound of x: of its producer, or of a split into the same form."""
-    memory = x.derived.header_for(form.reads) if x.__class__ is Deferred else None
-    if memory:
-        return _Measured(memory.scale, memory.flag)
-    return x.derived.get(form.measured) if x.derived else None
+    return _kept(x, form.measured, header)
 
 
 def _split_all(arrays: Sequence[Array], form: _Form) -> list[Operand]:

@@ -24,21 +24,15 @@ open = True                     # whether work may wait
 _lock = threading.RLock()
 
 
-def add(work: Work) -> None:
-    """Has work done after all that waits, and now if nothing does."""
+def add(work: Work, must_wait: bool = False) -> None:
+    """Has work done after all that waits, and now if nothing does, unless it has to wait itself."""
     with _lock:
-        if not waiting:
+        if not waiting and not must_wait:
             work()
             return
         waiting.append(work)
         if len(waiting) >= MOST:
             run()
-
-
-def begin(work: Work) -> None:
-    """Adds work that has to wait."""
-    with _lock:
-        waiting.append(work)
 
 
 def run() -> None:

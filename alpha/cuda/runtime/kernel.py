@@ -108,7 +108,7 @@ class Kernel:
                 self._load()
             else:
                 toolchain.start(self.unit)
-                backlog.begin(partial(self._launch_late, grid, buffer))
+                backlog.add(partial(self._launch_late, grid, buffer), must_wait=True)
                 return True
         if may_wait and not toolchain.is_idle():
             backlog.add(partial(self._launch_late, grid, buffer))

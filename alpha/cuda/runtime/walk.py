@@ -18,6 +18,7 @@ CHAIN = 16         # terms that a thread adds in one chain of float32, where not
 SUMMERS = 264, 128  # blocks of a pass that sums columns, and rows of a thread at most: all blocks run at once, as each
 #                    ends with sums over its threads, and what it leaves is summed by another launch
 WALK = "block[40] walk"
+LANES = {dtype: 16 // size for dtype, size in ITEMSIZE.items()}  # elements of 16 bytes
 
 
 def per_piece(source: str, entry: str, args: str, **options: Any) -> dict[tuple[str, bool], Kernel]:
@@ -31,13 +32,19 @@ def per_piece(source: str, entry: str, args: str, **options: Any) -> dict[tuple[
 
 def per_lanes(source: str, entry: str, args: str) -> dict[tuple[str, int], Kernel]:
     """Returns kernels by (dtype, elements that are read at once): 16 bytes of them, or 1; of 16 bits 2 and 4 too."""
-    found = {(dtype, 16 // ITEMSIZE[dtype] if wide else 1): kernel
+    found = {(dtype, LANES[dtype] if wide else 1): kernel
              for (dtype, wide), kernel in per_piece(source, entry, args).items()}
     for lanes in (2, 4):
         kernels = per_dtype(source, f"{entry}_single", args, dtypes=HALF_DTYPES, threads=THREADS,
                             defines={"PIECE": lanes})
         found.update({(dtype, lanes): kernel for dtype, kernel in kernels.items()})
     return found
+
+
+def pieces_of(columns: int, dtype: str) -> tuple[tuple[str, bool], int]:
+    """Returns which kernel of `per_piece` reads rows, and how many elements at once."""
+    wide = columns % LANES[dtype] == 0
+    return (dtype, wide), LANES[dtype] if wide else 1
 
 
 def lanes_among(columns: int, dtype: str) -> int:

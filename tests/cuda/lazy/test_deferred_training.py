@@ -12,8 +12,7 @@ from alpha import nn
 from alpha.backend import get_backend
 from alpha.cuda.conv import wgmma
 from alpha.cuda.conv.wgmma import wgrad as wgmma_wgrad
-from alpha.cuda.lazy.deferred import LazyStorage
-from alpha.cuda.lazy.guard import UNGUARDED
+from alpha.cuda.lazy.deferred import UNGUARDED, LazyStorage
 from models.googlenet import Inception
 from models.resnet import BasicBlock, Bottleneck, ResNet
 from tests.cuda.process import CHECKED

@@ -12,8 +12,8 @@ import numpy as np
 from alpha.cuda.ops.pointwise import elementwise
 from alpha.cuda.ops.reduce import SMALL_ROW, row_width
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, download, empty, upload
-from alpha.cuda.runtime.walk import THREADS, ceil_div, per_piece
+from alpha.cuda.runtime.memory import Array, download, empty, upload
+from alpha.cuda.runtime.walk import THREADS, ceil_div, per_piece, pieces_of
 from alpha.ops import loss as ops
 
 BLOCKS = 396  # of the forward pass, which take one row after the other: as many as an H100 holds at once
@@ -29,11 +29,10 @@ _LABEL_MASK = Kernel("loss.cu", "label_mask", "ptr labels, i32 long_labels, ptr 
 def _rows(logits: Array, pieces_per_thread: int) -> tuple[tuple[str, bool], int, int]:
     """Returns which kernel reads the rows, the blocks that take each row once, and the threads of a row."""
     rows, classes = logits.shape
-    lanes = 16 // ITEMSIZE[logits.dtype]
-    wide = classes % lanes == 0
-    pieces = ceil_div(classes, lanes if wide else 1)
+    kind, lanes = pieces_of(classes, logits.dtype)
+    pieces = classes // lanes
     width = THREADS if row_width(pieces) == THREADS else row_width(ceil_div(pieces, pieces_per_thread))
-    return (logits.dtype, wide), ceil_div(rows, THREADS // width), width
+    return kind, ceil_div(rows, THREADS // width), width
 
 
 @ops.label_cross_entropy.impl("cuda")

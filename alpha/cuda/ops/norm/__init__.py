@@ -18,7 +18,7 @@ from alpha.cuda.lazy import Memory, Rows
 from alpha.cuda.ops.norm import chained
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
+from alpha.cuda.runtime.memory import Array, Shape, empty
 from alpha.cuda.runtime.walk import BLOCKS, SUMMERS, THREADS, WALK, Walk, ceil_div, lanes_among, per_lanes, walk
 from alpha.ops import norm as ops
 
@@ -92,12 +92,6 @@ def _matrix(shape: Shape, dtype: str, *limits: int) -> tuple[int, tuple[str, int
     rows, channels = prod(shape[:-1]), shape[-1]
     lanes = lanes_among(channels, dtype)
     return rows, (dtype, lanes), walk(rows, channels // lanes, *limits)
-
-
-def lanes_of(channels: int, dtype: str) -> int:
-    """Returns how many elements of a row are read at once."""
-    lanes = 16 // ITEMSIZE[dtype]
-    return lanes if channels % lanes == 0 else 1
 
 
 @ops.batch_norm_act.impl("cuda")

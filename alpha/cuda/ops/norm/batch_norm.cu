@@ -70,7 +70,7 @@ template <class P>
 INLINE void finalize_statistics(const float *partial, const Walk &w, const Outcome<P> &to, const Bound &y) {
   const i64 c = blockIdx.x, channels = gridDim.x;
   const Chunks chunks{partial + c * w.chunks, partial + (channels + c) * w.chunks, w};
-  const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS, FoldGroup());
+  const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS, FoldGroup<1>());
   if (threadIdx.x == 0) to.write(of, w.rows, c);
   y.write(w.rows, gridDim.x);
 }
@@ -78,29 +78,14 @@ INLINE void finalize_statistics(const float *partial, const Walk &w, const Outco
 // A block takes SIDE channels, and of each THREADS / SIDE slots at once: neighbours read the 32 bytes of a sector.
 constexpr int SIDE = 8;
 
-// fold_group for the threads of a channel there.
-struct FoldSide {
-  INLINE Sums operator()(Sums s, int, const MergeSums &merge) const {
-    __shared__ Sums warps[THREADS / 32][SIDE];
-    const int lane = threadIdx.x % 32;
-    for (int d = 16; d >= SIDE; d /= 2) s = merge(s, shuffle(s, lane + d, 32));
-    if (lane < SIDE) warps[threadIdx.x / 32][lane] = s;
-    __syncthreads();
-    s = warps[0][lane % SIDE];
-    for (int warp = 1; warp < THREADS / 32; warp++) s = merge(s, warps[warp][lane % SIDE]);
-    __syncthreads();  // warps may be written again
-    return s;
-  }
-};
-
 // x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
 template <class P>
 INLINE void finalize_tiles(const float *parts, int count, const float *x, i64 rows, int channels, const Outcome<P> &to,
                            const Bound &y) {
   const int c = blockIdx.x * SIDE + threadIdx.x % SIDE, lane = threadIdx.x / SIDE, there = min(c, channels - 1);
-  MeanAndVariance of(Slots<true>{parts + there, channels}, count, rows, lane, THREADS / SIDE, FoldSide());
+  MeanAndVariance of(Slots<true>{parts + there, channels}, count, rows, lane, THREADS / SIDE, FoldGroup<SIDE>());
   if (__syncthreads_or(of.counted == 0)) {
-    const MeanAndVariance again(Slots<false>{x + there, channels}, rows, rows, lane, THREADS / SIDE, FoldSide());
+    const MeanAndVariance again(Slots<false>{x + there, channels}, rows, rows, lane, THREADS / SIDE, FoldGroup<SIDE>());
     if (of.counted == 0) of = again;
   }
   if (lane == 0 && c < channels) to.write(of, rows, c);

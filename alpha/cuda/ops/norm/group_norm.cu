@@ -80,7 +80,7 @@ INLINE void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__r
     for (int first = 0; first < groups; first += THREADS / team) {
       const int group = first + threadIdx.x / team, mine = group < groups ? group : groups - 1;
       const Chunks chunks{means + i64(mine) * length, m2s + i64(mine) * length, w};
-      const MeanAndVariance of(chunks, length, w.rows * k, threadIdx.x % team, team, FoldGroup());
+      const MeanAndVariance of(chunks, length, w.rows * k, threadIdx.x % team, team, FoldGroup<1>());
       if (group != mine || threadIdx.x % team) continue;
       const float origin = origin_at(x + sample * w.rows * channels + group * k);
       norm.put(sample * groups + group, Rounded(origin, of.mean), float(1 / sqrt(of.var + eps)));

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.ops.norm import NORM, Norm, lanes_of
+from alpha.cuda.ops.norm import NORM, Norm
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, Shape, empty, upload
-from alpha.cuda.runtime.walk import CHAIN, THREADS, WALK, Walk, ceil_div, per_piece, walk
+from alpha.cuda.runtime.walk import CHAIN, THREADS, WALK, Walk, ceil_div, per_piece, pieces_of, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
@@ -81,7 +81,7 @@ def _power(n: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _rows(rows: int, n: int, dtype: str) -> _Rows:
-    lanes = lanes_of(n, dtype)
+    kind, lanes = pieces_of(n, dtype)
     pieces = n // lanes
     width = max(min(NARROW, _power(ceil_div(pieces, 4))), _power(ceil_div(pieces, HELD)))
     width = width if width <= THREADS else 0
@@ -90,7 +90,7 @@ def _rows(rows: int, n: int, dtype: str) -> _Rows:
     held, grad_width = (held, grad_width) if grad_width <= THREADS else (0, THREADS)
     resident = 1 if held * lanes > 16 else 2 if held * lanes > 8 else 3  # as layer_norm.cu has it
     grad_grid = min(ROW_BLOCKS * resident, ceil_div(rows * grad_width, THREADS))
-    return _Rows((dtype, lanes > 1), width, ceil_div(rows * (width or THREADS), THREADS), held, grad_width, grad_grid,
+    return _Rows(kind, width, ceil_div(rows * (width or THREADS), THREADS), held, grad_width, grad_grid,
                  walk(rows, pieces))
 
 
@@ -145,11 +145,11 @@ class _Turns(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _turns(samples: int, pixels: int, channels: int, dtype: str) -> _Turns:
-    lanes = lanes_of(channels, dtype)
+    kind, lanes = pieces_of(channels, dtype)
     short = walk(pixels, channels // lanes, pixels * channels)  # 4 rows of a thread in each chunk
     w = walk(pixels, channels // lanes, ceil_div(short.grid, STEPS // 4))
     tasks = samples * w.grid
-    return _Turns((dtype, lanes > 1), w, tasks, min(tasks, max(w.grid, LAG)), upload(np.zeros(1 + samples, np.int32)))
+    return _Turns(kind, w, tasks, min(tasks, max(w.grid, LAG)), upload(np.zeros(1 + samples, np.int32)))
 
 
 class _Held(NamedTuple):
@@ -165,7 +165,7 @@ class _Held(NamedTuple):
 @lru_cache(maxsize=256)
 def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clusters: bool) -> _Held | None:
     """Returns how blocks hold a sample, None where it is too large for them."""
-    lanes, k = lanes_of(channels, dtype), channels // groups
+    (kind, lanes), k = pieces_of(channels, dtype), channels // groups
     width = channels // lanes  # pieces of a row
     if width > THREADS or not samples * pixels:
         return None
@@ -182,7 +182,7 @@ def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clu
     per_warp = max(1, 32 >> team)
     adding = struct.pack("@8i", k, groups, ceil_div(groups, per_warp) * per_warp, channels // shared, _bits(shared),
                          in_warps, team, min(team, _bits(k // shared)))
-    return _Held(blocks, (dtype, lanes > 1), min(size for size in SUMS if needed <= size),
+    return _Held(blocks, kind, min(size for size in SUMS if needed <= size),
                  Walk(samples * blocks, blocks, chunk,
                       struct.pack("@qqiiiiq", pixels, width, width, step, 1, blocks, chunk)), adding)
 

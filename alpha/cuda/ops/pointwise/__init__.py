@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from math import inf
 from pathlib import Path
@@ -20,7 +20,7 @@ from alpha.backend import get_backend
 from alpha.cuda.ops.pointwise.chain import joined, may_wait, wait
 from alpha.cuda.ops.pointwise.layout import layout_type, packed
 from alpha.cuda.runtime import memory
-from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
+from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.fuse.chain import Function
 from alpha.op import Op
@@ -49,7 +49,7 @@ def blocks(size: int, width: int, packets: int = 2) -> int:
 
 # ---- from an op to its kernel ----------------------------------------------------------------------------------------
 def elementwise(op: Op, source: str | Path, operands: str, dtypes: Sequence[str] = FLOAT_DTYPES,
-                **numbers: str) -> None:
+                given: Callable[..., tuple[Number, ...]] | None = None, **numbers: str) -> None:
     """Binds MAP1 or MAP2 of an op's name as its implementation.
 
     Args:
@@ -57,21 +57,32 @@ def elementwise(op: Op, source: str | Path, operands: str, dtypes: Sequence[str]
         source: the .cu file: a name in alpha/cuda, or the absolute path of one of your own.
         operands: as in the macro, "x" or "g y" say.
         dtypes: what there are kernels for.
-        numbers: the op's attributes in the order of the macro, with the type of each: alpha="f32".
+        given: makes what kernels get of the attributes, beside a dtype.
+        numbers: the op's attributes in the order of the macro, with the type of each: alpha="f32"; "{0}" is f32 for
+            floats, and i64 for integers.
     """
+    run = elementwise_alone(op, source, operands, dtypes, given, **numbers)
+    joined(op, run, numbers=given) if op.equation else op.impl("cuda")(run)
+
+
+def elementwise_alone(op: Op, source: str | Path, operands: str, dtypes: Sequence[str] = FLOAT_DTYPES,
+                      given: Callable[..., tuple[Number, ...]] | None = None, **numbers: str) -> Callable[..., Array]:
+    """Returns what `elementwise` binds, of arrays that do not wait."""
     single, extra = len(operands.split()) == 1, "".join([f", {kind} {name}" for name, kind in numbers.items()])
-    kernels = per_dtype(source, op.name, f"{'ptr x, ptr y, i64 n' if single else _PAIR.format('f32')}{extra}",
-                        dtypes=dtypes, threads=THREADS)
+    kernels = {}
+    for dtype in dtypes:
+        args = f"{'ptr x, ptr y, i64 n' if single else _PAIR}{extra}".format("f32" if dtype in FLOAT_DTYPES else "i64")
+        kernels[dtype] = Kernel(source, f"{op.name}_{dtype}", args, threads=THREADS)
 
     def run(*xs: Array, **attrs: Number) -> Array:
         x = xs[0]
-        y, given = empty(x.shape, x.dtype), [attrs[name] for name in numbers]
+        y, more = empty(x.shape, x.dtype), given(x.dtype, **attrs) if given else [attrs[name] for name in numbers]
         if single:
-            kernels[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 4), x, y, x.size, *given)
+            kernels[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 4), x, y, x.size, *more)
         else:
-            kernels[x.dtype](blocks(x.size, ITEMSIZE[x.dtype]), x, 0, xs[1], 0, y, x.size, *given)
+            kernels[x.dtype](blocks(x.size, ITEMSIZE[x.dtype]), x, 0, xs[1], 0, y, x.size, *more)
         return y
-    joined(op, run) if op.equation else op.impl("cuda")(run)
+    return run
 
 
 _PAIR = "ptr a, {0} a_number, ptr b, {0} b_number, ptr y, i64 n"  # a number stands for a null pointer
@@ -182,9 +193,6 @@ for _op in (ops.lt, ops.le):
 broadcasting(ops.gt, SOURCE, NUMBERS, "bool", kernel="lt", swap=True)
 broadcasting(ops.ge, SOURCE, NUMBERS, "bool", kernel="le", swap=True)
 
-_CLIP = {dtype: Kernel(SOURCE, f"clip_{dtype}", "ptr x, ptr y, i64 n, {0} low, {0} high".format(
-    "f32" if dtype in FLOAT_DTYPES else "i64"), threads=THREADS) for dtype in NUMBERS}
-_CLIP_GRAD = per_dtype(SOURCE, "clip_grad", f"{_PAIR.format('f32')}, f32 low, f32 high", threads=THREADS)
 _LIMITS = dict.fromkeys(FLOAT_DTYPES, (-inf, inf)) | ops.INT_RANGES
 
 
@@ -193,20 +201,8 @@ def _limits(dtype: str, low: Number | None, high: Number | None) -> tuple[Number
     return (least if low is None else rounded_number(low, dtype), most if high is None else rounded_number(high, dtype))
 
 
-def clip_cuda(x: Array, *, low: Number | None, high: Number | None) -> Array:
-    y = empty(x.shape, x.dtype)
-    _CLIP[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 4), x, y, x.size, *_limits(x.dtype, low, high))
-    return y
-
-
-def clip_grad_cuda(g: Array, x: Array, *, low: Number | None, high: Number | None) -> Array:
-    y = empty(x.shape, x.dtype)
-    _CLIP_GRAD[x.dtype](blocks(x.size, ITEMSIZE[x.dtype]), g, 0, x, 0, y, x.size, *_limits(x.dtype, low, high))
-    return y
-
-
-joined(ops.clip, clip_cuda, numbers=_limits)
-joined(ops.clip_grad, clip_grad_cuda, numbers=_limits)
+elementwise(ops.clip, SOURCE, "x", NUMBERS, _limits, low="{0}", high="{0}")
+elementwise(ops.clip_grad, SOURCE, "g x", FLOAT_DTYPES, _limits, low="f32", high="f32")
 
 
 _CASTS = {(source, dtype): Kernel("cast.cu", f"cast_{source}_{dtype}", "ptr x, ptr y, i64 n", threads=THREADS)

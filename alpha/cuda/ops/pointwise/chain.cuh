@@ -5,15 +5,9 @@
 #include "philox.cuh"
 #include "reduce.cuh"
 
-template <int BYTES> struct WordOf { using type = uint4; };
-template <> struct WordOf<1> { using type = unsigned char; };
-template <> struct WordOf<2> { using type = unsigned short; };
-template <> struct WordOf<4> { using type = unsigned; };
-template <> struct WordOf<8> { using type = uint2; };
-
 // N neighbours in memory; T is unsigned char for bools.
 template <class T, int N> struct Some {
-  using Word = typename WordOf<(sizeof(T) * N < 16 ? sizeof(T) * N : 16)>::type;
+  using Word = typename BitsOf<(sizeof(T) * N < 16 ? sizeof(T) * N : 16)>::type;
   static constexpr int WORDS = sizeof(T) * N / sizeof(Word);
   Word words[WORDS];
 

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 from alpha.cuda import lazy
 from alpha.cuda.lazy import Memory
 from alpha.cuda.ops.reduce import mean_cuda
-from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
-from alpha.cuda.runtime.walk import CHAIN, ceil_div
+from alpha.cuda.runtime.kernel import Kernel, per_dtype
+from alpha.cuda.runtime.memory import Array, empty
+from alpha.cuda.runtime.walk import CHAIN, LANES, THREADS, ceil_div, per_piece
 from alpha.ops import pool as ops
 from alpha.ops.conv_desc import Pair, Shape
 
-THREADS = 256
 MAX_THREADS = 1 << 30    # of a launch; a kernel counts them in 31 bits
 ENOUGH_THREADS = 1 << 20  # more of them take several images each, up to MAX_IMAGES
 STRIP = 4, 32            # rows of a strip, of which there are as many as give
@@ -35,11 +34,7 @@ Kernels = dict[tuple[str, bool], Kernel]
 
 
 def _kernels(entry: str, arrays: str) -> Kernels:
-    """Returns the kernel for each dtype and for packets (True) or single elements (False)."""
-    args = "block[144] pool, i32 threads, " + arrays
-    packets = per_dtype("pool.cu", entry, args, threads=THREADS)
-    scalar = per_dtype("pool.cu", f"{entry}_scalar", args, threads=THREADS)
-    return {(dtype, by): kernels[dtype] for by, kernels in ((True, packets), (False, scalar)) for dtype in FLOAT_DTYPES}
+    return per_piece("pool.cu", entry, f"block[144] pool, i32 threads, {arrays}")
 
 
 class _Forward(NamedTuple):
@@ -138,11 +133,6 @@ def _signed(value: int) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-def _lanes(x: Array) -> int:
-    """Returns how many elements 16 bytes hold."""
-    return 16 // ITEMSIZE[x.dtype]
-
-
 def _launch(kernels: Kernels, dtype: str, plan: _Plan, *arrays: Array) -> None:
     kernels[dtype, plan.packets](plan.blocks, plan.geometry, plan.threads, *arrays)
 
@@ -172,27 +162,22 @@ def _adaptive(average: bool, x_shape: Shape, output_size: Pair, over: str, lanes
 PlanOf = Callable[[int], _Plan]  # of the blocks that are enough; see _plan
 
 
-def _max_pool(kernels: _Forward, x: Array, plan_of: PlanOf, dtype: str) -> tuple[Array, Array]:
-    """Returns the largest elements of windows, and which they are: these are written together, at once or later."""
-    plan = plan_of(0)
-    memory, index = lazy.reserve_for(plan.y_shape, [x]), empty(plan.y_shape, dtype)
-    if memory:
-        y = lazy.defer(memory, (x,), partial(_write, kernels, plan_of, x, (index,)))
-        return y, lazy.companion_output(y, index)
-    y = empty(plan.y_shape, x.dtype)
-    _launch(kernels.elements, x.dtype, plan, index, x, y)
-    return y, index
-
-
-def _avg_pool(x: Array, plan_of: PlanOf) -> Array:
-    """Returns the mean elements of windows, which may wait to be written."""
+def _pool(kernels: _Forward, x: Array, plan_of: PlanOf, more: tuple[Array, ...] = ()) -> Array:
+    """Returns what windows make of x, which may wait to be written.  more: what is written with it."""
     plan = plan_of(0)
     memory = lazy.reserve_for(plan.y_shape, [x])
     if memory:
-        return lazy.defer(memory, (x,), partial(_write, _AVG, plan_of, x, ()))
+        return lazy.defer(memory, (x,), partial(_write, kernels, plan_of, x, more))
     y = empty(plan.y_shape, x.dtype)
-    _launch(_AVG.elements, x.dtype, plan, x, y)
+    _launch(kernels.elements, x.dtype, plan, *more, x, y)
     return y
+
+
+def _max_pool(kernels: _Forward, x: Array, plan_of: PlanOf, dtype: str) -> tuple[Array, Array]:
+    """Returns the largest elements of windows, and which they are."""
+    index = empty(plan_of(0).y_shape, dtype)
+    y = _pool(kernels, x, plan_of, (index,))
+    return y, lazy.companion_output(y, index)
 
 
 def _write(kernels: _Forward, plan_of: PlanOf, x: Array, more: tuple[Array, ...], memory: Memory, planes: bool) -> None:
@@ -213,17 +198,18 @@ def _write(kernels: _Forward, plan_of: PlanOf, x: Array, more: tuple[Array, ...]
 def max_pool2d_cuda(x: Array, **window: Pair) -> tuple[Array, Array]:
     """The index is kept as bytes, a quarter of it, where a window has no more pixels than they have values."""
     if prod(window["kernel_size"]) > 256:
-        return _max_pool(_WIDE, x, partial(_windowed, "max_pool2d", x.shape, "outputs", _lanes(x), **window), "int32")
+        plan_of = partial(_windowed, "max_pool2d", x.shape, "outputs", LANES[x.dtype], **window)
+        return _max_pool(_WIDE, x, plan_of, "int32")
     rows = _has_strips(x, **window) and window["stride"] in ((1, 1), (2, 2))
     over = "output strips" if rows else "outputs"
-    y, place = _max_pool(_ROWS if rows else _NAMED, x, partial(_windowed, "max_pool2d", x.shape, over, _lanes(x),
+    y, place = _max_pool(_ROWS if rows else _NAMED, x, partial(_windowed, "max_pool2d", x.shape, over, LANES[x.dtype],
                                                                **window), "uint8")
     return y, lazy.pack(place, "int32", (x.shape[1:3], window), partial(_write_index, x.shape, window))
 
 
 def _has_strips(x: Array, kernel_size: Pair, **others: Pair) -> bool:
     """Tells whether windows over the channels of x have the kernels for strips of 3 x 3."""
-    return kernel_size == (3, 3) and x.shape[3] % _lanes(x) == 0
+    return kernel_size == (3, 3) and x.shape[3] % LANES[x.dtype] == 0
 
 
 def _write_index(x_shape: Shape, window: dict[str, Pair], place: Array, index: Array) -> None:
@@ -233,19 +219,19 @@ def _write_index(x_shape: Shape, window: dict[str, Pair], place: Array, index: A
 
 @ops.adaptive_max_pool2d.impl("cuda")
 def adaptive_max_pool2d_cuda(x: Array, *, output_size: Pair) -> tuple[Array, Array]:
-    return _max_pool(_WIDE, x, partial(_adaptive, False, x.shape, output_size, "outputs", _lanes(x)), "int32")
+    return _max_pool(_WIDE, x, partial(_adaptive, False, x.shape, output_size, "outputs", LANES[x.dtype]), "int32")
 
 
 @ops.avg_pool2d.impl("cuda")
 def avg_pool2d_cuda(x: Array, **window: Any) -> Array:
-    return _avg_pool(x, partial(_windowed, "avg_pool2d", x.shape, "outputs", _lanes(x), **window))
+    return _pool(_AVG, x, partial(_windowed, "avg_pool2d", x.shape, "outputs", LANES[x.dtype], **window))
 
 
 @ops.adaptive_avg_pool2d.impl("cuda")
 def adaptive_avg_pool2d_cuda(x: Array, *, output_size: Pair) -> Array:
     if output_size == (1, 1):  # a reduction, which divides a large map among many blocks
         return mean_cuda(x, axis=(1, 2), keepdims=True)
-    return _avg_pool(x, partial(_adaptive, True, x.shape, output_size, "outputs", _lanes(x)))
+    return _pool(_AVG, x, partial(_adaptive, True, x.shape, output_size, "outputs", LANES[x.dtype]))
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------
@@ -254,7 +240,7 @@ def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
     place = lazy.packed_form(index, (hw, window))
     rows = place and _has_strips(g, **window) and window["stride"] == (1, 1)
-    plan = _windowed("max_pool2d_backward", dx.shape, "input strips" if rows else "inputs", _lanes(g), **window)
+    plan = _windowed("max_pool2d_backward", dx.shape, "input strips" if rows else "inputs", LANES[g.dtype], **window)
     kernels = _ROWS_BACKWARD if rows else _NAMED_BACKWARD if place else _WIDE_BACKWARD
     _launch(kernels, g.dtype, plan, g, place or index, dx)
     return dx
@@ -263,21 +249,22 @@ def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair
 @ops.avg_pool2d_backward.impl("cuda")
 def avg_pool2d_backward_cuda(g: Array, *, hw: Pair, **window: Any) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    _launch(_AVG_BACKWARD, g.dtype, _windowed("avg_pool2d_backward", dx.shape, "inputs", _lanes(g), **window), g, dx)
+    plan = _windowed("avg_pool2d_backward", dx.shape, "inputs", LANES[g.dtype], **window)
+    _launch(_AVG_BACKWARD, g.dtype, plan, g, dx)
     return dx
 
 
 @ops.adaptive_avg_pool2d_backward.impl("cuda")
 def adaptive_avg_pool2d_backward_cuda(g: Array, *, hw: Pair) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    _launch(_AVG_BACKWARD, g.dtype, _adaptive(True, dx.shape, g.shape[1:3], "inputs", _lanes(g)), g, dx)
+    _launch(_AVG_BACKWARD, g.dtype, _adaptive(True, dx.shape, g.shape[1:3], "inputs", LANES[g.dtype]), g, dx)
     return dx
 
 
 @ops.pool_gather.impl("cuda")
 def pool_gather_cuda(x: Array, index: Array) -> Array:
     y = empty(index.shape, x.dtype)
-    plan = _adaptive(False, x.shape, index.shape[1:3], "outputs", _lanes(x))
+    plan = _adaptive(False, x.shape, index.shape[1:3], "outputs", LANES[x.dtype])
     _launch(_GATHER[index.dtype], x.dtype, plan, x, index, y)
     return y
 

@@ -4,11 +4,11 @@
 // Layout:   NHWC; index int32 (int64 too in gather and scatter).
 // Zeros:    a window is trimmed to the map, so padding is never read. The gradients gather: an input pixel sums over
 //           the windows that hold it, in ascending order; nothing is scattered and nothing is cleared first.
-// Accuracy: means keep what rounding leaves out of a sum. So do gradients in the `scalar` kernels, which therefore serve
+// Accuracy: means keep what rounding leaves out of a sum. So do gradients in the `single` kernels, which therefore serve
 //           all pixels that more than CHAIN windows hold; packets are added in one short chain.
 // Planes:   pool_planes.cu has max and average pooling of and into planes of float32.
 // Requires: an image below 2^31 elements; for the packet kernels C a multiple of 16 bytes.
-// Threads:  one per packet of channels (16 bytes; 1 element in the `scalar` kernels) of a pixel of the result, or of
+// Threads:  one per packet of channels (16 bytes; 1 element in the `single` kernels) of a pixel of the result, or of
 //           TILE x TILE pixels in the gradients, which read a window once for all of them; channels fastest, of every
 //           `apart`-th image: a thread finds its place and its windows once for all of these. BATCH pixels of a window
 //           are loaded before the first is used.
@@ -232,37 +232,35 @@ INLINE void pool_scatter(const T *x, const Index *index, T *y, i64 columns, int 
   }
 }
 
-// name_<dtype> takes packets, name_scalar_<dtype> one element per thread.
-#define KERNEL(...) BOUNDED((THREADS), __VA_ARGS__)
-#define BOUNDED(bounds, name, call, ...) \
-  ALPHA_ENTRY(name, bounds, (const __grid_constant__ Pool p, int threads, __VA_ARGS__), \
+// See PIECE_KERNELS: name_<dtype> takes packets, name_single_<dtype> one element per thread.
+#define KERNEL(name, call, ...) \
+  ALPHA_ENTRY(name, (THREADS), (const __grid_constant__ Pool p, int threads, __VA_ARGS__), \
               const int k = blockIdx.x * THREADS + threadIdx.x; \
               if (k < threads) call)
-#define FORWARD(bounds, T, name, V, pool, Index) \
-  BOUNDED(bounds, name, (pool(p, k, Input<V, T>{x}, Output<V, T>{y}, index)), Index *index, const T *x, T *y)
-#define MAX_POOL(T, name, V, Index) \
-  FORWARD((THREADS), T, max_pool_##name, V, max_pool<V>, Index) \
-  KERNEL(max_pool_backward_##name, max_pool_backward<V>(p, k, g, index, dx), const T *g, const Index *index, T *dx)
-#define KERNELS(T, name, V) \
-  MAX_POOL(T, name, V, unsigned char) \
-  MAX_POOL(T, wide_##name, V, int) \
-  KERNEL(avg_pool_##name, avg_pool<V>(p, k, Input<V, T>{x}, Output<V, T>{y}), const T *x, T *y) \
-  KERNEL(avg_pool_backward_##name, avg_pool_backward<V>(p, k, g, dx), const T *g, T *dx) \
-  KERNEL(gather_int32_##name, pool_gather<V>(p, k, x, index, y), const T *x, const int *index, T *y) \
-  KERNEL(gather_int64_##name, pool_gather<V>(p, k, x, index, y), const T *x, const i64 *index, T *y)
+#define FORWARD(T, name, V, pool, Index) \
+  KERNEL(name, (pool(p, k, Input<V, T>{x}, Output<V, T>{y}, index)), Index *index, const T *x, T *y)
+#define MAX_POOL(T, form, suffix, V, Index) \
+  FORWARD(T, max_pool##form##suffix, V, max_pool<V>, Index) \
+  KERNEL(max_pool_backward##form##suffix, max_pool_backward<V>(p, k, g, index, dx), const T *g, const Index *index, \
+         T *dx)
+#define KERNELS(T, suffix, V) \
+  MAX_POOL(T, , suffix, V, unsigned char) \
+  MAX_POOL(T, _wide, suffix, V, int) \
+  KERNEL(avg_pool##suffix, avg_pool<V>(p, k, Input<V, T>{x}, Output<V, T>{y}), const T *x, T *y) \
+  KERNEL(avg_pool_backward##suffix, avg_pool_backward<V>(p, k, g, dx), const T *g, T *dx) \
+  KERNEL(gather_int32##suffix, pool_gather<V>(p, k, x, index, y), const T *x, const int *index, T *y) \
+  KERNEL(gather_int64##suffix, pool_gather<V>(p, k, x, index, y), const T *x, const i64 *index, T *y)
+PIECE_KERNELS(KERNELS)
+
 #define SCATTER(T, name, Index) \
   ALPHA_ENTRY(name, (THREADS), \
               (const T *x, const Index *index, T *y, i64 columns, int channels, int outputs, int positions), \
               pool_scatter(x, index, y, columns, channels, outputs, positions))
-#define ROWS(T, dtype, V) \
-  FORWARD((THREADS), T, max_pool_rows_##dtype, V, (max_pool_rows<V, T>), unsigned char) \
-  BOUNDED((THREADS), max_pool_backward_rows_##dtype, max_pool_backward_rows<V>(p, k, g, index, dx), const T *g, \
-         const unsigned char *index, T *dx)
-#define ALL(T, dtype) \
-  ROWS(T, dtype, LANES<T>) \
-  KERNELS(T, dtype, LANES<T>) \
-  KERNELS(T, scalar_##dtype, 1) \
+#define PACKETS(T, dtype) \
+  FORWARD(T, max_pool_rows_##dtype, LANES<T>, (max_pool_rows<LANES<T>, T>), unsigned char) \
+  KERNEL(max_pool_backward_rows_##dtype, max_pool_backward_rows<LANES<T>>(p, k, g, index, dx), const T *g, \
+         const unsigned char *index, T *dx) \
   SCATTER(T, scatter_int32_##dtype, int) \
   SCATTER(T, scatter_int64_##dtype, i64)
-FLOAT_KERNELS(ALL)
+FLOAT_KERNELS(PACKETS)
 KERNEL(max_pool_index, write_index(p, k, place, index), const unsigned char *place, int *index)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from alpha.cuda.lazy import split_view, statistics
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
-from alpha.cuda.runtime.walk import BLOCKS, LONGEST, THREADS, WALK, ceil_div, walk
+from alpha.cuda.runtime.memory import Array, empty
+from alpha.cuda.runtime.walk import BLOCKS, LANES, LONGEST, THREADS, WALK, ceil_div, walk
 from alpha.op import Op
 from alpha.ops import reduce as ops
 from alpha.ops.shape import permute
@@ -122,7 +122,7 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
     if not y.size:
         return y
     stored = "uint8" if x.dtype == "bool" else x.dtype
-    plan = _plan(x.shape, axes, 16 // ITEMSIZE[stored], fold is _SUM)
+    plan = _plan(x.shape, axes, LANES[stored], fold is _SUM)
     if plan.order:
         x = permute.impls["cuda"](x, axes=plan.order)
     merged = dtype if fold is _SUM and dtype == "float32" else stored  # sums of 16-bit elements stay as they were made

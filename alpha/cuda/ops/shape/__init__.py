@@ -11,7 +11,7 @@ from alpha.cuda import lazy
 from alpha.cuda.ops.pointwise import convert, filled, pattern_of
 from alpha.cuda.ops.pointwise.layout import RANK, layout_type, packed
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty, offset
 from alpha.ops import shape as ops
 from alpha.ops.index import argsort_rows
 from alpha.ops.layout import merged, strides_of
@@ -38,18 +38,21 @@ _ARGSORT = per_dtype("sort.cu", "argsort", "ptr x, ptr y, i64 n, i64 columns, i3
 _cached = lru_cache(maxsize=4096)
 
 
-class Box(NamedTuple):
-    """A launch of copy_box; the offsets are bytes."""
+class Move(NamedTuple):
+    """A launch that copies elements: of copy_box, or of transpose."""
 
     kernel: Kernel
     blocks: int
-    start: int  # in the array that is read
-    target: int  # in the array that is written
-    n: int
-    layout: bytes
+    args: tuple      # behind both arrays
+    start: int = 0   # bytes of the array that is read before its first element, and of the one that is written
+    target: int = 0
 
     def copy(self, x: Array, y: Array) -> None:
-        self.kernel(self.blocks, x.ptr + self.start, y.ptr + self.target, self.n, self.layout)
+        self.kernel(self.blocks, offset(x, self.start), offset(y, self.target), *self.args)
+
+    def copied(self, x: Array, shape: Shape) -> Array:
+        self.copy(x, y := empty(shape, x.dtype))
+        return y
 
 
 def _together(itemsize: int, numbers: Shape) -> int:
@@ -57,7 +60,8 @@ def _together(itemsize: int, numbers: Shape) -> int:
     return max([k for k in (1, 2, 4, 8, 16) if k * itemsize <= 16 and not any(n % k for n in numbers)])
 
 
-def _box(where: str, sizes: Shape, source: Shape, destination: Shape, start: int, target: int, itemsize: int) -> Box:
+def _box(where: str, sizes: Shape, source: Shape, destination: Shape, itemsize: int,
+         start: int = 0, target: int = 0) -> Move:
     """Plans the copy of a box of elements.
 
     Args:
@@ -66,7 +70,7 @@ def _box(where: str, sizes: Shape, source: Shape, destination: Shape, start: int
         start, target: index of its first element in them.
     """
     if 0 in sizes:
-        return Box(_COPY_BOX[itemsize], 0, 0, 0, 0, b"")
+        return Move(_COPY_BOX[itemsize], 0, (0, b""))
     box, strides = merged(sizes, (source, destination))
     together = 1  # elements of a unit
     if strides[0][0] == strides[1][0] == 1:
@@ -75,8 +79,8 @@ def _box(where: str, sizes: Shape, source: Shape, destination: Shape, start: int
     box = (box[0] // together, *box[1:])
     strides = [(s[0], *[step // together for step in s[1:]]) for s in strides]
     n, unit = prod(box), together * itemsize
-    return Box(_COPY_BOX[unit], -(-n // (THREADS * UNITS)), start * itemsize, target * itemsize, n,
-               packed(where, *merged(box[::-1], [s[::-1] for s in strides])))
+    layout = packed(where, *merged(box[::-1], [s[::-1] for s in strides]))
+    return Move(_COPY_BOX[unit], -(-n // (THREADS * UNITS)), (n, layout), start * itemsize, target * itemsize)
 
 
 @ops.reshape.impl("cuda")
@@ -88,21 +92,12 @@ def reshape_cuda(x: Array, *, shape: Shape) -> Array:
 
 
 # ---- axes ------------------------------------------------------------------------------------------------------------
-class Transpose(NamedTuple):
-    """A launch of transpose."""
-
-    kernel: Kernel
-    blocks: int
-    batches: int
-    rows: int
-    columns: int
-
-    def copy(self, x: Array, y: Array) -> None:
-        self.kernel(self.blocks, x, y, *self[2:])
+def _moved(x: Array, shape: Shape, move: Move | None) -> Array:
+    return x.reshaped(shape) if move is None else move.copied(x, shape)
 
 
 @_cached
-def _permutation(shape: Shape, axes: Shape, itemsize: int) -> tuple[Shape, Box | Transpose | None]:
+def _permutation(shape: Shape, axes: Shape, itemsize: int) -> tuple[Shape, Move | None]:
     """Returns the shape of the result and the launch that makes it; None where no element changes its place."""
     axes = tuple([k % len(shape) for k in axes])
     sizes = tuple([shape[k] for k in axes])
@@ -118,56 +113,46 @@ def _permutation(shape: Shape, axes: Shape, itemsize: int) -> tuple[Shape, Box |
     if matrices and min(rows, columns) >= NARROW:
         batches, side = prod(box[2:]), 64 if itemsize < 4 else 32
         tiles = batches * -(-rows // side) * -(-columns // side)
-        return sizes, Transpose(_TRANSPOSE[itemsize], tiles, batches, rows, columns)
-    return sizes, _box("permute", sizes, source, destination, 0, 0, itemsize)
+        return sizes, Move(_TRANSPOSE[itemsize], tiles, (batches, rows, columns))
+    return sizes, _box("permute", sizes, source, destination, itemsize)
 
 
 @ops.permute.impl("cuda")
 def permute_cuda(x: Array, *, axes: Shape) -> Array:
-    shape, launch = _permutation(x.shape, axes, ITEMSIZE[x.dtype])
-    if launch is None:
-        return x.reshaped(shape)
-    y = empty(shape, x.dtype)
-    launch.copy(x, y)
-    return y
+    return _moved(x, *_permutation(x.shape, axes, ITEMSIZE[x.dtype]))
 
 
 @_cached
-def _flip(shape: Shape, axis: Axes, itemsize: int) -> Box:
+def _flip(shape: Shape, axis: Axes, itemsize: int) -> Move:
     flipped = ops.normal_axes(axis, len(shape), "flip")
     strides = strides_of(shape)
     back = tuple([-step if k in flipped else step for k, step in enumerate(strides)])
-    return _box("flip", shape, back, strides, sum([(shape[k] - 1) * strides[k] for k in flipped]), 0, itemsize)
+    return _box("flip", shape, back, strides, itemsize, sum([(shape[k] - 1) * strides[k] for k in flipped]))
 
 
 @ops.flip.impl("cuda")
 def flip_cuda(x: Array, *, axis: Axes) -> Array:
-    y = empty(x.shape, x.dtype)
-    _flip(x.shape, axis, ITEMSIZE[x.dtype]).copy(x, y)
-    return y
+    return _flip(x.shape, axis, ITEMSIZE[x.dtype]).copied(x, x.shape)
 
 
 @_cached
-def _expansion(old: Shape, shape: Shape, itemsize: int) -> tuple[Shape, Box]:
+def _expansion(old: Shape, shape: Shape, itemsize: int) -> tuple[Shape, Move | None]:
     new = len(shape) - len(old)
     sizes = tuple([old[k - new] if n == -1 else n for k, n in enumerate(shape)])
+    if prod(sizes) == prod(old):
+        return sizes, None
     source = (0,) * new + tuple([0 if n == 1 else step for n, step in zip(old, strides_of(old))])
-    return sizes, _box("expand", sizes, source, strides_of(sizes), 0, 0, itemsize)
+    return sizes, _box("expand", sizes, source, strides_of(sizes), itemsize)
 
 
 @ops.expand.impl("cuda")
 def expand_cuda(x: Array, *, shape: Shape) -> Array:
-    sizes, box = _expansion(x.shape, shape, ITEMSIZE[x.dtype])
-    if prod(sizes) == x.size:
-        return x.reshaped(sizes)
-    y = empty(sizes, x.dtype)
-    box.copy(x, y)
-    return y
+    return _moved(x, *_expansion(x.shape, shape, ITEMSIZE[x.dtype]))
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
 @_cached
-def part(where: str, whole: Shape, ranges: tuple[ops.Range, ...], itemsize: int, write: bool) -> Box:
+def part(where: str, whole: Shape, ranges: tuple[ops.Range, ...], itemsize: int, write: bool) -> Move:
     """Plans the copy between a part of an array, (first index, number of indices, step) along each axis, and an array
     of its own: the part is written, or read.
     """
@@ -175,8 +160,8 @@ def part(where: str, whole: Shape, ranges: tuple[ops.Range, ...], itemsize: int,
     steps = tuple([stride * step for stride, (_, _, step) in zip(strides, ranges)])
     first = sum([stride * start for stride, (start, _, _) in zip(strides, ranges)])
     if write:
-        return _box(where, sizes, strides_of(sizes), steps, 0, first, itemsize)
-    return _box(where, sizes, steps, strides_of(sizes), first, 0, itemsize)
+        return _box(where, sizes, strides_of(sizes), steps, itemsize, target=first)
+    return _box(where, sizes, steps, strides_of(sizes), itemsize, start=first)
 
 
 @_cached
@@ -188,22 +173,16 @@ def _is_whole(whole: Shape, ranges: tuple[ops.Range, ...]) -> bool:
 def slice_axes_cuda(x: Array, *, ranges: tuple[ops.Range, ...], shape: Shape, in_place: bool = False) -> Array:
     if _is_whole(x.shape, ranges):
         return x.reshaped(shape)
+    move, found = part("slice_axes", x.shape, ranges, ITEMSIZE[x.dtype], False), None
     if in_place and x.dtype in FLOAT_DTYPES and _is_whole(x.shape[:-1], ranges[:-1]) and ranges[-1][2] == 1:
-        found = lazy.columns(x, *ranges[-1][:2], part("slice_axes", x.shape, ranges, ITEMSIZE[x.dtype], False).copy)
-        if found is not None:
-            return found
-    y = empty(shape, x.dtype)
-    part("slice_axes", x.shape, ranges, ITEMSIZE[x.dtype], False).copy(x, y)
-    return y
+        found = lazy.columns(x, *ranges[-1][:2], move.copy)
+    return move.copied(x, shape) if found is None else found
 
 
 def first_columns(x: Array, count: int) -> Array:
     """Returns the first columns of an array that nobody else has: read where they are, or copied for who cannot."""
-    copies = part("slice_axes", x.shape, (*[(0, n, 1) for n in x.shape[:-1]], (0, count, 1)), ITEMSIZE[x.dtype], False)
-    found = lazy.columns(x, 0, count, copies.copy)
-    if found is None:
-        copies.copy(x, found := empty((*x.shape[:-1], count), x.dtype))
-    return found
+    shape = (*x.shape[:-1], count)
+    return slice_axes_cuda(x, ranges=tuple([(0, n, 1) for n in shape]), shape=shape, in_place=True)
 
 
 @ops.slice_axes_grad.impl("cuda")

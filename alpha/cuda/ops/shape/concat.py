@@ -11,7 +11,7 @@ from math import prod
 
 from alpha.cuda import lazy
 from alpha.cuda.lazy import Memory, Rows
-from alpha.cuda.ops.shape import Box, part
+from alpha.cuda.ops.shape import Move, part
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.cuda.runtime.walk import BLOCKS, THREADS, WALK, walk
@@ -34,7 +34,7 @@ def _joint(shapes: tuple[Shape, ...], axis: int) -> tuple[Shape, tuple[int, ...]
 
 
 @lru_cache(maxsize=1024)
-def _boxes(shapes: tuple[Shape, ...], axis: int, itemsize: int) -> tuple[Box, ...]:
+def _boxes(shapes: tuple[Shape, ...], axis: int, itemsize: int) -> tuple[Move, ...]:
     whole, begins = _joint(shapes, axis)
     return tuple([part("concat", whole, tuple([(begin if k == axis % len(s) else 0, n, 1) for k, n in enumerate(s)]),
                        itemsize, write=True) for s, begin in zip(shapes, begins)])
@@ -65,8 +65,8 @@ def concat_cuda(xs: list[Array], *, axis: int) -> Array:
     if memory:
         return lazy.defer(memory, xs, partial(_write, tuple(xs), axis))
     y = empty(shape, xs[0].dtype)
-    for x, box in zip(xs, _boxes(shapes, axis, ITEMSIZE[y.dtype])):
-        box.copy(x, y)
+    for x, move in zip(xs, _boxes(shapes, axis, ITEMSIZE[y.dtype])):
+        move.copy(x, y)
     return y
 
 

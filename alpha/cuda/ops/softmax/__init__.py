@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.cuda.runtime.kernel import per_dtype
+from alpha.cuda.runtime.memory import Array, empty
+from alpha.cuda.runtime.walk import LANES, THREADS, ceil_div
 from alpha.op import Op
 from alpha.ops import activation as ops
 
-THREADS = 256
 SHORT = 1024   # elements up to which a warp takes a row, else a block
-PACKET = 16    # bytes
 
 
 @lru_cache(maxsize=4096)
@@ -23,24 +22,20 @@ def _split(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
 
 
 def _bind(op: Op) -> None:
-    short, long, columns = {}, {}, {}
-    for dtype in ("float32", "bfloat16", "float16"):
-        entry, args = f"{op.name}_rows_{dtype}", "ptr a, ptr b, ptr y, i64 rows, i64 n, i32 aligned"
-        short[dtype] = Kernel("softmax.cu", entry, args, threads=(32, THREADS // 32))
-        long[dtype] = Kernel("softmax.cu", entry, args, threads=THREADS)
-        columns[dtype] = Kernel("softmax.cu", f"{op.name}_columns_{dtype}",
-                                "ptr a, ptr b, ptr y, i64 columns, i64 n, i64 inner", threads=THREADS)
+    short, long = (per_dtype("softmax.cu", f"{op.name}_rows", "ptr a, ptr b, ptr y, i64 rows, i64 n, i32 aligned",
+                             threads=threads) for threads in ((32, THREADS // 32), THREADS))
+    columns = per_dtype("softmax.cu", f"{op.name}_columns", "ptr a, ptr b, ptr y, i64 columns, i64 n, i64 inner")
 
     @op.impl("cuda")
     def run(a: Array, b: Array | None = None, *, axis: int) -> Array:
         outer, n, inner = _split(a.shape, axis)
         y = empty(a.shape, a.dtype)
         if inner != 1:
-            columns[a.dtype](-(-outer * inner // THREADS), a, b, y, outer * inner, n, inner)
+            columns[a.dtype](ceil_div(outer * inner, THREADS), a, b, y, outer * inner, n, inner)
         elif n <= SHORT:
-            short[a.dtype](-(-outer * 32 // THREADS), a, b, y, outer, n, n * ITEMSIZE[a.dtype] % PACKET == 0)
+            short[a.dtype](ceil_div(outer * 32, THREADS), a, b, y, outer, n, n % LANES[a.dtype] == 0)
         else:
-            long[a.dtype](outer, a, b, y, outer, n, n * ITEMSIZE[a.dtype] % PACKET == 0)
+            long[a.dtype](outer, a, b, y, outer, n, n % LANES[a.dtype] == 0)
         return y
 
 

@@ -11,7 +11,8 @@ from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.ops.shape import permute_cuda
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array
+from alpha.cuda.runtime.memory import Array
+from alpha.cuda.runtime.walk import LANES
 from alpha.errors import ConfigError, message
 from alpha.ops.algorithms.names import Request
 from alpha.ops.conv_desc import ceil_div
@@ -38,12 +39,7 @@ def check_algorithm(op: str, request: Request) -> None:
 def serves(m: int, k: int, x: Array, w: Array, y: Array) -> bool:
     """Tells whether a kernel has these products of m rows of x with the rows of w, of k elements."""
     return (0 < m <= MOST_ROWS and k > 0 and x.dtype == y.dtype and w.dtype in (x.dtype, "float32")
-            and k % lanes(x) == 0)
-
-
-def lanes(x: Array) -> int:
-    """Returns how many elements 16 bytes hold."""
-    return 16 // ITEMSIZE[x.dtype]
+            and k % LANES[x.dtype] == 0)
 
 
 def multiply(m: int, n: int, k: int, x: Array, w: Array, y: Array, epilogue: Epilogue) -> None:
@@ -51,7 +47,7 @@ def multiply(m: int, n: int, k: int, x: Array, w: Array, y: Array, epilogue: Epi
     bias, relu = epilogue.known()
     weights, scale = _weights(x, w)
     warps = next(warps for warps in (1, 2, 4, WARPS) if warps == WARPS or n * warps >= FULL * context.sm_count
-                 or 2 * warps * 32 * lanes(x) > k)
+                 or 2 * warps * 32 * LANES[x.dtype] > k)
     DENSE[x.dtype, 1 if m == 1 else MOST_ROWS](ceil_div(n * warps, WARPS), x, weights, bias, scale, y, m, n, k, relu,
                                                warps)
 
@@ -61,18 +57,19 @@ def multiply_without_zeros(m: int, n: int, k: int, x: Array, w: Array, y: Array,
     bias, relu = epilogue.known()
     weights, scale = _weights(x, w)
     turned = lazy.kept_with(w, f"{x.dtype} transposed", lambda: permute_cuda(weights.reshaped((n, k)), axes=(1, 0)))
-    rows, tiles = 1 if m == 1 else MOST_ROWS, ceil_div(n, 32 * lanes(x))
+    rows, tiles = 1 if m == 1 else MOST_ROWS, ceil_div(n, 32 * LANES[x.dtype])
     slices, each = _slices(tiles, k, context.sm_count)
-    partial = _partial(tiles * slices if slices > 1 else 0, rows * 32 * lanes(x) * WARPS)
+    partial = _partial(tiles * slices if slices > 1 else 0, rows * 32 * LANES[x.dtype] * WARPS)
     WITHOUT_ZEROS[x.dtype, rows]((tiles, slices), x, turned, bias, scale, y, m, n, k, relu, *partial.arguments(), each)
 
 
 def skips_zeros(request: Request, m: int, n: int, k: int, x: Array, w: Array, y: Array) -> bool:
     """Tells whether zeros are to be skipped.  Raises ConfigError where they must be and no kernel does."""
-    fits = serves(m, k, x, w, y) and n % lanes(x) == 0
+    fits = serves(m, k, x, w, y) and n % LANES[x.dtype] == 0
     if request.name == "sparse" and request.strict and not fits:
         raise ConfigError(message("linear", f"sparse does not serve {m} rows of {k} features and {n} outputs in "
-                                  f"{x.dtype} on a GPU, it takes up to {MOST_ROWS} rows, and multiples of {lanes(x)}",
+                                  f"{x.dtype} on a GPU, it takes up to {MOST_ROWS} rows, and multiples of "
+                                  f"{LANES[x.dtype]}",
                                   'write algorithm="auto", or pass fewer rows at a time', x=x.shape, w=w.shape))
     return request.name == "sparse" and fits
 
