@@ -42,6 +42,17 @@ def test_three_passes_equal_the_oracle_on_integers(case: CoCase, tensor_cores: b
             assert_equal_at(a.numpy(), b.astype(np.float32), name=f"{case.name}: {name}")
 
 
+def test_one_level_is_conv2d_bit_for_bit() -> None:
+    for f, d, stride in ((3, 1, 1), (3, 2, 1), (1, 1, 2), (5, 2, 2)):
+        x, w = (alpha.tensor(floats(*s, seed=k), device="cuda") for k, s in enumerate(((3, 9, 9, 16), (32, f, f, 16))))
+        geometry, levels = dict(stride=stride, padding=d * (f // 2), dilation=d), dict(dilations=(d,), stride=stride)
+        y = ops.conv2d(x, w, **geometry)
+        for got, expected in ((ops.coconv2d(x, w, **levels), y),
+                              (ops.coconv2d_dgrad(y, w, 9, **levels), ops.conv2d_dgrad(y, w, 9, **geometry)),
+                              (ops.coconv2d_wgrad(x, y, f, **levels), ops.conv2d_wgrad(x, y, f, **geometry))):
+            assert np.array_equal(got.numpy(), expected.numpy())
+
+
 @pytest.mark.parametrize("case", [c for c in SOME if c.name in {
     "three_levels", "odd_split", "groups2", "map8.stride2"}], ids=lambda c: c.name)
 def test_every_storage_type_agrees_with_the_cpu(case: CoCase) -> None:
