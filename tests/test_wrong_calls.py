@@ -212,6 +212,8 @@ def hooked(result: Any) -> None:
     (lambda: optim.SGD(net().parameters(), lr=0.1).zero_grad(np.ones(2)), ("set_to_none is",)),
     (lambda: optim.Lookahead(optim.SGD(net().parameters(), lr=0.1)).step(closure=None), ("closure", "it takes")),
     (lambda: optim.ReduceLROnPlateau(optim.SGD(net().parameters(), lr=0.1)).step(1.0, epoch=3), ("epoch", "it takes")),
+    (lambda: setattr(optim.SGD(net().parameters(), lr=0.1), "lr", 0.5), ("lr is a setting of", 'group["lr"]')),
+    (lambda: setattr(optim.Adam(net().parameters(), lr=0.1), "betas", (0.5, 0.5)), ("betas is a setting", 'group["be')),
     (lambda: net().append(nn.ReLU(), nn.ReLU()), ("append", "it takes (value)")),
 ])
 def test_tensors_modules_and_optimizers(call: Callable[[], Any], said: tuple[str, ...]) -> None:

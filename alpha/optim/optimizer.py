@@ -92,6 +92,13 @@ class Optimizer:
         def __getattr__(self, name: str) -> Any:
             raise twins.missing(self._name, name, twins.OPTIMIZER, self)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        ours = type(self).__module__.startswith("alpha.")   # others may keep a setting in an attribute of their own
+        if name == "lr" or (ours and name in vars(self).get("_defaults", ())):
+            raise ConfigError(message(self._name, f"{name} is a setting of its groups of parameters",
+                                      f'write for group in optimizer.param_groups: group["{name}"] = ...'))
+        object.__setattr__(self, name, value)
+
     # ---- what a subclass defines -------------------------------------------------------------------------------------
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
