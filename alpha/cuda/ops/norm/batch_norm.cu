@@ -76,12 +76,11 @@ INLINE void finalize_statistics(const float *partial, const Walk &w, const Outco
 }
 
 // A block takes SIDE channels, and of each THREADS / SIDE slots at once: neighbours read the 32 bytes of a sector.
-constexpr int SIDE = 8;
-
 // x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
 template <class P>
 INLINE void finalize_tiles(const float *parts, int count, const float *x, i64 rows, int channels, const Outcome<P> &to,
                            const Bound &y) {
+  constexpr int SIDE = 8;
   const int c = blockIdx.x * SIDE + threadIdx.x % SIDE, lane = threadIdx.x / SIDE, there = min(c, channels - 1);
   MeanAndVariance of(Slots<true>{parts + there, channels}, count, rows, lane, THREADS / SIDE, FoldGroup<SIDE>());
   if (__syncthreads_or(of.counted == 0)) {
