@@ -72,8 +72,8 @@ def test_a_layer_without_a_tile_has_the_planned_kernel(device):
     args = Namespace(modes=["fp32", "bf16"], units=["wgmma"], peers=[], tiles=1, split=False, counts=False,
                      sustained=0.0, rounds=1, rest=0.0)
     rows = cuda_conv_modes.measure(ConvShape("tiny", 2, 4, 3, 8, 3, 1, 1), "fprop", args)
-    assert [(row["mode"], row["side"]) for row in rows] == [("fp32", "stem_fprop 16"),
-                                                            ("bf16", "conv_stem_mma_fprop bf16")]
+    assert [(row["mode"], row["side"]) for row in rows] == [("fp32", "few_fprop float32"),
+                                                            ("bf16", "few_fprop bfloat16")]
     assert rows[0]["error"] < 1e-6 < rows[1]["error"] < 5e-3
 
 
