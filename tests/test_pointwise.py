@@ -94,8 +94,8 @@ def test_numbers_and_conditions_broadcast() -> None:
 
 
 # Against float64, in units of the last place of a result; what is below 1.2e-38 may be 0.
-REFERENCES = {"exp": (math.exp, 1.5), "log": (math.log, 1.5), "tanh": (math.tanh, 2.5), "erf": (math.erf, 2),
-              "sigmoid": (lambda v: 1 / (1 + math.exp(-v)), 3), "softplus": (lambda v: math.log1p(math.exp(v)), 2.5),
+REFERENCES = {"exp": (math.exp, 1.5), "log": (math.log, 1.5), "tanh": (math.tanh, 1.5), "erf": (math.erf, 2),
+              "sigmoid": (lambda v: 1 / (1 + math.exp(-v)), 2.5), "softplus": (lambda v: math.log1p(math.exp(v)), 2),
               "gelu": (lambda v: v * math.erfc(-v / math.sqrt(2)) / 2, 8),
               "silu": (lambda v: v / (1 + math.exp(-v)), 3.5), "elu": (lambda v: v if v > 0 else math.expm1(v), 2)}
 
