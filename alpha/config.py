@@ -152,8 +152,9 @@ class Config:
             except ConfigError as error:
                 wrong.append(str(error))
                 values[v.name] = v.default
+        known = [v.env for v in VARIABLES]
         for name in environ:
-            if name.startswith("ALPHA_") and name not in (known := [v.env for v in VARIABLES]):
+            if name.startswith("ALPHA_") and name not in known:
                 near = difflib.get_close_matches(name, known, 1, 0.85)
                 if near:    # else it may be somebody else's
                     warnings.warn(f"{name} is set, which alpha does not know; did you mean {near[0]}?", stacklevel=2)

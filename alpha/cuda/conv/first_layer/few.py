@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
-from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
+from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters, patch_of
 from alpha.cuda.conv.planner import Candidate, Launch, precision_of
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.lazy import UNGUARDED
@@ -47,23 +48,21 @@ def pitch_of(desc: ConvDesc, line: int) -> int:
     return max(range(line, line + BANKS), key=lambda pitch: len({(h * pitch + w) % BANKS for h, w in taps}))
 
 
+@lru_cache(maxsize=256)
 def tiles_of(desc: ConvDesc) -> Tiles | None:
-    """Returns the largest tiles, all about as large as another, whose patches fit; None where none does."""
-    rows, columns = 1, ceil_div(desc.w.o, POSITIONS)
-    while True:
+    """Returns the widest tiles, and of these the highest, all about as large as another; None where no patch fits."""
+    width = POSITIONS + 1
+    while width > 1:
+        columns = ceil_div(desc.w.o, width - 1)
         width = ceil_div(desc.w.o, columns)
-        height = ceil_div(desc.h.o, rows)
-        lines, pixels = ((n - 1) * axis.s + (axis.f - 1) * axis.d + 1
-                         for n, axis in ((height, desc.h), (width, desc.w)))
-        pitch = pitch_of(desc, pixels * desc.ic)
-        if height * width <= POSITIONS and lines * pitch <= PATCH:
-            return Tiles(height, width, rows, columns, lines, pixels, pitch)
-        if height > 1:
-            rows = ceil_div(desc.h.o, height - 1)
-        elif width > 1:
-            rows, columns = 1, columns + 1
-        else:
-            return None
+        pitch = pitch_of(desc, patch_of(desc, 1, width)[1] * desc.ic)
+        more = PATCH // pitch - patch_of(desc, 1, 1)[0]  # lines, beyond those of one position
+        most = min(POSITIONS // width, more // desc.h.s + 1)
+        if most > 0:
+            rows = ceil_div(desc.h.o, most)
+            height = ceil_div(desc.h.o, rows)
+            return Tiles(height, width, rows, columns, *patch_of(desc, height, width), pitch)
+    return None
 
 
 def blocks_of(tiles: int, most: int) -> int:

@@ -44,6 +44,12 @@ def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
     return oversized(desc)
 
 
+def patch_of(desc: ConvDesc, height: int, width: int) -> tuple[int, int]:
+    """Returns how many lines of x, and pixels of a line, height x width positions read."""
+    lines, pixels = ((n - 1) * axis.s + (axis.f - 1) * axis.d + 1 for n, axis in ((height, desc.h), (width, desc.w)))
+    return lines, pixels
+
+
 def float32_filters(w: Array) -> Array:
     """Returns filters as first layers' kernels read them in every precision: parameters are float32 already."""
     return w if w.dtype == "float32" else convert(w, "float32")

@@ -14,7 +14,7 @@ import numpy as np
 
 from alpha.cuda.conv.costs import RESERVED, Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
-from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
+from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters, patch_of
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.lazy import UNGUARDED
@@ -68,12 +68,6 @@ class Tiles(NamedTuple):
         return self.per_height * self.per_width
 
 
-def patch_of(desc: ConvDesc, height: int, width: int) -> tuple[int, int]:
-    """Returns lines and elements of a line that a tile of positions reads."""
-    lines, pixels = ((n - 1) * axis.s + (axis.f - 1) * axis.d + 1 for n, axis in ((height, desc.h), (width, desc.w)))
-    return lines, pixels * desc.ic
-
-
 @lru_cache(maxsize=256)
 def tiles_of(desc: ConvDesc, sm_count: int) -> Tiles:
     """Returns the tiles that are done first: by a block that multiplies and copies them, one after the other."""
@@ -81,7 +75,8 @@ def tiles_of(desc: ConvDesc, sm_count: int) -> Tiles:
     for width in range(1, min(desc.w.o, POSITIONS) + 1):
         height = min(desc.h.o, POSITIONS // width)
         while height:
-            lines, line = patch_of(desc, height, width)
+            lines, pixels = patch_of(desc, height, width)
+            line = pixels * desc.ic
             tiles = Tiles(height, width, ceil_div(desc.h.o, height), ceil_div(desc.w.o, width), lines, line)
             copies = ceil_div(lines, THREADS // 32) * ceil_div(line, 128)  # 4 elements a thread
             rounds = max(1.0, desc.n * tiles.per_image / (sm_count * BLOCKS))
@@ -97,7 +92,7 @@ def refusal(desc: ConvDesc) -> str | None:
     """Returns why these kernels cannot compute desc, or None."""
     if refused := channels_refusal(desc):
         return refused
-    if prod(patch_of(desc, 1, 1)) > PATCH:
+    if prod(patch_of(desc, 1, 1)) * desc.ic > PATCH:
         return "what a position reads does not fit into shared memory"
     if desc.h.o >= MOST_LINES:
         return f"an output of {desc.h.o} lines, fewer than {MOST_LINES} are served"
