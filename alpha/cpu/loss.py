@@ -97,9 +97,10 @@ def label_mask_cpu(target: Array, *, classes: int, where: str) -> Array:
 
 @ops.binary_cross_entropy.impl("cpu")
 def binary_cross_entropy_cpu(p: Array, target: Array) -> Array:
-    if p.size and not (p.min() >= 0 and p.max() <= 1) and (bad := p[(p < 0) | (p > 1)]).size:  # NaN is neither
-        raise DataError(message("bce_loss", f"p has an element {bad[0]}, outside [0, 1]",
-                                "pass probabilities, or logits to bce_with_logits_loss"))
+    for name, x in (("p", p), ("target", target)):
+        if x.size and not (x.min() >= 0 and x.max() <= 1) and (bad := x[(x < 0) | (x > 1)]).size:  # NaN is neither
+            raise DataError(message("bce_loss", f"{name} has an element {bad[0]}, outside [0, 1]",
+                                    "pass probabilities; logits go to bce_with_logits_loss"))
     with np.errstate(divide="ignore"):
         log_p, log_rest = np.maximum(np.log(p), -100), np.maximum(np.log1p(-p), -100)
     return np.subtract((target - 1) * log_rest, target * log_p, out=empty_like(p))

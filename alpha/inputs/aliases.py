@@ -40,6 +40,9 @@ ADVICE = {
     "timeout": "leave it out",
     "prefetch_factor": "pass prefetch=",
     "always_call": "leave it out",
+    "only_inputs": "leave it out: gradients go to the inputs alone",
+    "rounding_mode": "x // y rounds down, (x / y).trunc() towards 0",
+    "recompute_scale_factor": "leave it out, or pass size=",
 }
 CONVERTED: dict[str, Callable[[Any], Any]] = {"unbiased": int}
 

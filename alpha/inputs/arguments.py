@@ -79,7 +79,7 @@ def kinds_of(f: Callable[..., Any]) -> dict[str, Kind]:
     return kinds
 
 
-def _taken(f: Callable[..., Any], unknown: str = "") -> str:
+def what_it_takes(f: Callable[..., Any], unknown: str = "") -> str:
     """Returns what a function takes, for messages, and what to do instead of passing it something unknown."""
     names = [str(p).split(":")[0].split("=")[0].strip() for p in inspect.signature(f).parameters.values()]
     advice = f"{aliases.ADVICE[unknown]}; " if unknown in aliases.ADVICE else ""
@@ -107,7 +107,7 @@ def bound(f: Callable[P, R]) -> Callable[P, R]:
             what = str(error).partition("() ")[2]
         unknown = what.split("'")[1] if "unexpected keyword" in what else ""
         raise ArgumentError(message(_where(f, args) if f.__name__ == "__init__" else f.__name__, what,
-                                    _taken(f, unknown)))
+                                    what_it_takes(f, unknown)))
 
     return call
 
@@ -144,7 +144,7 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
         return _where(f, args) if method else f.__name__
 
     def refuse(args: tuple[Any, ...], what: str, name: str = "") -> NoReturn:
-        raise ArgumentError(message(where(args), what, _taken(f, name)))
+        raise ArgumentError(message(where(args), what, what_it_takes(f, name)))
 
     def taken(args: tuple[Any, ...], kind: Kind, name: str, value: Any) -> Any:
         try:

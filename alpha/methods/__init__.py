@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from alpha import inplace
-from alpha.errors import ArgumentError, DTypeError, message, shown
+from alpha.errors import ArgumentError, DTypeError, ShapeError, message, shown
 from alpha.inputs.arguments import bound_methods
 
 if TYPE_CHECKING:
@@ -155,8 +155,11 @@ class Methods:
     @property
     def mT(self) -> Tensor: return OPS["transpose"](self, -2, -1)
     def t(self) -> Tensor:
-        """Swaps the two axes of a matrix."""
-        return OPS["transpose"](self, 0, 1) if len(self.shape) > 1 else self  # type: ignore[return-value]
+        """Swaps the two axes of a matrix.  Raises ShapeError for more than two."""
+        if len(self.shape) > 2:
+            raise ShapeError(message("t", f"x has {len(self.shape)} axes, at most 2 are swapped", "x.transpose(0, 1), "
+                                     "or x.mT for the last two"))
+        return OPS["transpose"](self, 0, 1) if len(self.shape) == 2 else self  # type: ignore[return-value]
     def expand(self, *shape: Any) -> Tensor: return OPS["expand"](self, spread(shape))
     def expand_as(self, other: Tensor) -> Tensor: return OPS["expand"](self, _shape_of("expand_as", other))
     def view_as(self, other: Tensor) -> Tensor: return OPS["reshape"](self, _shape_of("view_as", other))

@@ -185,6 +185,11 @@ OPTIMIZER = {
     "call it before optimizer.step()", "get_lr": "optimizer.lr", "learning_rate": "optimizer.lr",
 }
 
+SCALER = {
+    "unscale_": "scaler.step(optimizer, max_norm=1.0) clips the true gradients", "update": "leave it out: step moves "
+    "the scale", "get_scale": "scaler.value", "is_enabled": "make it for fp16 alone",
+}
+
 MODULE = {
     "reset_parameters": "make the layer anew, or alpha.nn.init.kaiming_uniform_(layer.weight)", "module": "the model "
     "itself: there is one device to a process", "float16": "model.to(dtype=...)",

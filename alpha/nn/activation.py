@@ -156,14 +156,14 @@ class PReLU(Module):
 
 
 class Hardtanh(Module):
-    """y = x limited to [min_val, max_val].  Shape: any."""
+    """y = x limited to [min_val, max_val]; the gradient is 0 at the limits too, as PyTorch's.  Shape: any."""
 
     @checked
     def __init__(self, min_val: Finite = -1.0, max_val: Finite = 1.0, inplace: bool = False) -> None:
         self.min_val, self.max_val = min_val, max_val
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.clip(x, self.min_val, self.max_val)
+        return ops.where(x <= self.min_val, self.min_val, ops.where(x >= self.max_val, self.max_val, x))
 
     def extra_repr(self) -> str:
         return f"min_val={self.min_val}, max_val={self.max_val}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from alpha.errors import DTypeError, message
-from alpha.inputs.arguments import bound_methods
+from alpha.errors import ArgumentError, DTypeError, message
+from alpha.inputs import aliases
+from alpha.inputs.arguments import bound_methods, what_it_takes
 from alpha.nn.attributes import a_
 from alpha.tensor import Handle, Tensor
 
@@ -111,3 +113,19 @@ def _check_callable(module: Hooks, method: str, hook: Any) -> None:
     if not callable(hook):
         raise DTypeError(message(f"{type(module).__name__}.{method}", f"the hook is {a_(hook)}, a "
                                  "function is needed", "pass the function itself, without calling it"))
+
+
+def called_anew(module: Any, error: TypeError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Calls the forward of a module by alpha's names where a call had PyTorch's: `layer(input=x)`.
+
+    Args:
+        error: of that call.
+    Raises:
+        ArgumentError: the call does not fit.
+    """
+    free = list(inspect.signature(module.forward).parameters)[len(args):]
+    as_here = aliases.renamed(kwargs, free)
+    if as_here is not None and as_here != kwargs:
+        return module(*args, **as_here)
+    raise ArgumentError(message(type(module).__name__, str(error).partition("() ")[2],
+                                what_it_takes(module.forward))) from None

@@ -24,7 +24,7 @@ import numpy as np
 
 from alpha import ops
 from alpha.backend import FLOAT_DTYPES
-from alpha.errors import ArgumentError, CheckpointError, DTypeError, NotDefinedError, message
+from alpha.errors import AlphaError, ArgumentError, CheckpointError, DTypeError, NotDefinedError, message
 from alpha.graph import no_grad, state
 from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.dtypes import dtype_name
@@ -32,7 +32,7 @@ from alpha.inputs.schema import check_names, fitted
 from alpha.methods import twins
 from alpha.nn.attributes import a_
 from alpha.nn.contents import OVERRIDDEN, Contents
-from alpha.nn.hooks import Hooks, new_args, new_output
+from alpha.nn.hooks import Hooks, called_anew, new_args, new_output
 from alpha.nn.parameter import Parameter
 from alpha.tensor import Tensor
 
@@ -93,7 +93,12 @@ class Module(Contents, Hooks):
         try:
             for hook in self._pre_hooks:
                 args = new_args(self, hook, args)
-            output = self.forward(*args, **kwargs)
+            try:
+                output = self.forward(*args, **kwargs)
+            except TypeError as error:
+                if isinstance(error, AlphaError) or (error.__traceback__ and error.__traceback__.tb_next):
+                    raise   # of its body
+                output = called_anew(self, error, args, kwargs)
             for hook in self._hooks:
                 output = new_output(self, hook, args, output)
             return output

@@ -98,15 +98,15 @@ def _aligned(where: str, x: Tensor, axis: int, index: Tensor) -> tuple[Tensor, t
 
 
 def _picked(x: Tensor, index: Tensor, outer: int, rows: int, count: int, inner: int) -> Tensor:
-    if x.dtype in FLOAT_DTYPES:
-        return pool_gather(reshape(x, (outer, rows, 1, inner)), reshape(index, (outer, count, 1, inner)))
     if index.device == "cpu":  # before the lines of x are one, where each number would mean an element of some line
         host = index.numpy()
-        bad = (host < 0) | (host >= rows)
-        if bad.any():
-            raise ShapeError(message("gather", f"index {host[bad][0]} is out of range for an axis of length {rows}",
+        if host.size and (host.min() < 0 or host.max() >= rows):
+            bad = host[(host < 0) | (host >= rows)][0]
+            raise ShapeError(message("gather", f"index {bad} is out of range for an axis of length {rows}",
                                      f"use indices from 0 to {rows - 1}" if rows else "pass a tensor with elements"))
-    else:
+    if x.dtype in FLOAT_DTYPES:
+        return pool_gather(reshape(x, (outer, rows, 1, inner)), reshape(index, (outer, count, 1, inner)))
+    if index.device != "cpu":
         index = where(lt(index, 0), 0, where(lt(index, rows), index, rows - 1))
     places = tensor(np.arange(outer).reshape(-1, 1, 1) * (rows * inner) + np.arange(inner), "int64", x.device)
     return take(reshape(x, (-1,)), reshape(index, (outer, count, inner)) * inner + places)
@@ -139,8 +139,18 @@ def gather(x: Tensor, axis: Axis, index: Tensor) -> Tensor:
 
 @checked
 def take_along_axis(x: Tensor, index: Tensor, axis: Axis) -> Tensor:
-    """NumPy's name of gather."""
-    return gather(x, axis, index)
+    """NumPy's form of gather: x and index are repeated to each other's lengths along the other axes.
+
+    Raises ShapeError: these lengths differ, and neither is 1; otherwise as gather.
+    """
+    axis = normal_axis(axis, x.ndim, "take_along_axis")
+    if index.ndim != x.ndim or any(m != n and 1 not in (m, n)
+                                   for k, (m, n) in enumerate(zip(index.shape, x.shape)) if k != axis):
+        raise ShapeError(message("take_along_axis", f"index has shape {index.shape}, x has {x.shape}",
+                                 f"give index the shape of x, or lengths of 1; axis {axis} may have any"))
+    both = [n if m == 1 else m for m, n in zip(index.shape, x.shape)]
+    here = [tuple(t.shape[axis] if k == axis else n for k, n in enumerate(both)) for t in (x, index)]
+    return gather(x.expand(here[0]), axis, index.expand(here[1]))
 
 
 def _added(axis: int, index: Tensor, src: Tensor, shape: Shape) -> Tensor:

@@ -319,9 +319,9 @@ def kl_div(log_probs: Tensor, target: Tensor, *, log_target: bool = False, reduc
     if log_target:
         loss = exp(target) * (target - log_probs)
     else:
-        positive = target > 0
-        logs = log(where_(positive, target, 1.0))
-        loss = where_(positive, target * (logs - log_probs), target * -log_probs * 0.0)
+        some = target != 0      # the logarithm of what is no probability is NaN
+        logs = log(where_(some, target, 1.0))
+        loss = where_(some, target * (logs - log_probs), target * -log_probs * 0.0)
     if reduction == "batchmean":
         return loss.sum() / max(1, log_probs.shape[0] if log_probs.ndim else 1)
     return _reduce(loss, reduction)
@@ -334,11 +334,11 @@ def bce_loss(p: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Ten
     Logarithms below -100 count as -100, so that the loss is finite at 0 and 1.
     Args:
         p: probabilities, in [0, 1]; float.
-        target: shape of p; float.
+        target: probabilities, too; shape of p; float.
         reduction: "mean", "sum" or "none".
     Raises:
         ShapeError: the shapes differ.
-        DataError: an element of p is outside [0, 1].
+        DataError: an element is outside [0, 1] (on a GPU one of p gives NaN, one of target goes unnoticed).
         ConfigError: the reduction is unknown.
     """
     p, target = _checked_pair("bce_loss", p, target)

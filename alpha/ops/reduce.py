@@ -292,9 +292,15 @@ def unbroadcast(g: Tensor, shape: Shape) -> Tensor:
 def std(x: Tensor, axis: Axes = None, keepdims: bool = False, correction: Size = 1) -> Tensor:
     """y = square root of var(x, axis, keepdims, correction), whose correction is 1 here, as in PyTorch.
 
-    Raises ShapeError: see var.  Where x is constant y is 0, and its gradient is NaN.
+    Raises ShapeError: see var.  Where x is constant y is 0, and its gradient counts as 0.
     """
-    return var(x, axis, keepdims, correction) ** 0.5
+    return _root(var(x, axis, keepdims, correction), 0.5)
+
+
+def _root(x: Tensor, power: float) -> Tensor:
+    """Returns x^power of x from 0 on.  At 0, where a root has no slope, its gradient counts as 0, as in PyTorch."""
+    zero = x == 0
+    return OPS["where"](zero, 0.0, OPS["where"](zero, 1.0, x) ** power)
 
 
 @checked
@@ -305,15 +311,12 @@ def vector_norm(x: Tensor, p: Order = 2, axis: Axes = None, keepdims: bool = Fal
         x: any shape; float.
         p: 2, any number above 0, inf (the largest |x|), or "fro" for 2.
         axis, keepdims: see sum.
-    The gradient at 0 is 0 where p is 2.
+    The gradient at 0 counts as 0.
     """
     if p == inf:
         return max(x.abs(), axis, keepdims)
     if p == 1:
         return sum(x.abs(), axis, keepdims)
-    if p not in (2, "fro"):
-        return sum(x.abs() ** p, axis, keepdims) ** (1 / p)
     wide = x.astype(accumulation_dtype(x.dtype))
-    squares = sum(wide * wide, axis, keepdims)
-    zero = squares == 0     # the root has no slope there; its gradient counts as 0, as in PyTorch
-    return OPS["where"](zero, 0.0, OPS["where"](zero, 1.0, squares) ** 0.5).astype(x.dtype)
+    powers, root = (wide * wide, 0.5) if p in (2, "fro") else (_root(wide.abs(), p), 1 / p)
+    return _root(sum(powers, axis, keepdims), root).astype(x.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from alpha.graph import no_grad
 from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.kinds import Count, Limit, Positive
 from alpha.inputs.schema import check_names, fitted
+from alpha.methods import twins
 from alpha.ops.update import LARGEST_SCALE
 from alpha.optim.optimizer import Optimizer
 from alpha.tensor import Tensor
@@ -48,6 +50,10 @@ class LossScaler:
         self.growth_interval = growth_interval
         self._scale = ops.full((), initial, device=device)
         self._counts = ops.zeros((2,), dtype="int32", device=device)    # finite steps in a row, steps skipped in all
+
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any:
+            raise twins.missing("LossScaler", name, twins.SCALER, self)
 
     @property
     def value(self) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from alpha.backend import FLOAT_DTYPES
-from alpha.errors import ArgumentError, ConfigError, ShapeError, message, shown
+from alpha.errors import ArgumentError, ConfigError, DTypeError, ShapeError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.ints import as_int, is_real
 from alpha.inputs.kinds import Channels, Finite, Padding, PadMode, Pair, ResizeMode
@@ -126,18 +126,22 @@ def interpolate(x: Tensor, size: Any = None, scale_factor: Any = None, mode: Res
             None counts as False.
     Raises:
         ShapeError: x is no batch of maps, or size or scale_factor does not fit.  ConfigError: the mode is unknown.
+        DTypeError: x has no floats, and the mode weighs neighbours.
     """
     targets = _targets(x, size, scale_factor)
     if 0 in x.shape[1:]:
         raise ShapeError(message("interpolate", f"a map of shape {x.shape} is empty", "pass maps with elements"))
     for length, _ in targets:
         check_host("interpolate", (length,), "float32")  # where each pixel comes from is worked out on the host
+    if x.dtype not in FLOAT_DTYPES and not mode.startswith("nearest"):
+        raise DTypeError(message("interpolate", f"x has dtype {x.dtype}, a float dtype is needed for mode \"{mode}\"",
+                                 'convert it: x.astype("float32")'))
     if mode == "area":
         maps = x if x.ndim == 4 else reshape(x, (x.shape[0], 1, *x.shape[1:]))
         hw = tuple([o for o, _ in targets])
         y = adaptive_avg_pool2d(maps, (1, *hw) if x.ndim == 3 else hw)
         return y if x.ndim == 4 else reshape(y, (x.shape[0], *hw, x.shape[-1]))
-    wide = x if x.dtype not in FLOAT_DTYPES or mode.startswith("nearest") else x.astype(accumulation_dtype(x.dtype))
+    wide = x if mode.startswith("nearest") else x.astype(accumulation_dtype(x.dtype))
     for axis, (length, apart) in enumerate(targets, 1):
         n = x.shape[axis]
         if mode.startswith("nearest"):

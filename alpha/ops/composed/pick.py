@@ -132,8 +132,18 @@ def nonzero(x: Tensor, as_tuple: bool = False) -> Any:
 
 @checked
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    """y = the elements of x where mask holds, in order: x[mask], of one axis.  The host looks at the mask."""
-    return getitem(x.expand(mask.shape) if x.shape != mask.shape else x, mask)
+    """y = the elements of x where mask holds, in order: x[mask], of one axis.  The host looks at the mask.
+
+    x and mask are repeated to one shape.  Raises ShapeError if they do not broadcast.
+    """
+    if x.shape != mask.shape:
+        try:
+            shape = np.broadcast_shapes(x.shape, mask.shape)
+        except ValueError:
+            raise ShapeError(message("masked_select", f"the mask has shape {mask.shape}, x has {x.shape}",
+                                     "pass shapes that broadcast")) from None
+        x, mask = x.expand(shape), mask.expand(shape)
+    return getitem(x, mask)
 
 
 def by_arrays(x: Tensor, key: tuple[Any, ...]) -> Tensor:

@@ -1,0 +1,203 @@
+"""What PyTorch's own samples (torch.testing's op_db and module_db) found: values, gradients and calls, against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import alpha
+import alpha.nn.functional as F
+from alpha import nn, ops, optim
+from alpha.errors import ArgumentError, DataError, DTypeError, MissingError, ShapeError
+from alpha.gradcheck import assert_equal_at
+from tests.op_checks import refused
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+inf, nan = float("inf"), float("nan")
+
+
+def says(error: type[Exception], call: Callable[[], Any], *parts: str) -> None:
+    with refused(error, *parts):
+        call()
+
+
+def like_torch(ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: np.ndarray, rtol: float = 1e-6) -> None:
+    """Compares a value and its gradients; NaN is like NaN."""
+    xs, ts = [[make(a, requires_grad=True) for a in arrays] for make in (alpha.tensor, torch.tensor)]
+    y, t = ours(*xs), theirs(*ts)
+    assert_equal_at(y.detach(), t.detach().numpy(), rtol=rtol, atol=1e-7)
+    y.sum().backward()
+    t.sum().backward()
+    for x, leaf in zip(xs, ts):
+        assert_equal_at(x.grad, leaf.grad.numpy(), rtol=rtol, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_remainders_are_exact(dtype: str) -> None:
+    """However often the divisor goes into the number: nothing is left of a - floor(a / b) * b in float32 there."""
+    a = np.array([1e7, -1e7, 1e6, 5.3, -5.3, 5.3, 7.0, -6.0, 0.0, 1.0, -1.0, 5.0, inf, 3.0, nan], dtype)
+    b = np.array([7.3, 7.3, -3.7, 0.1, 0.1, -0.1, 7.0, 3.0, 4.0, inf, inf, -inf, 2.0, 0.0, 1.0], dtype)
+    like_torch(lambda x, y: x % y, lambda x, y: x % y, a, b)
+    like_torch(lambda x: x % 0.3, lambda x: x % 0.3, a)
+    like_torch(lambda x: 1e7 % x, lambda x: torch.tensor(1e7, dtype=x.dtype) % x, b)
+    left = (alpha.tensor(a) % alpha.tensor(b)).numpy()
+    assert (np.signbit(left) == np.signbit(b))[~np.isnan(left)].all()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_remainders_of_integers(dtype: str) -> None:
+    a, b = np.array([7, 8, 0, 200, 5], dtype), np.array([3, 2, 5, 255, 0], dtype)
+    x, y = alpha.tensor(a), alpha.tensor(b)
+    assert (x % y).dtype == dtype and (x % y).tolist() == [1, 0, 0, 200, 5]
+    assert (x // y * y + x % y).tolist() == a.tolist()
+    if dtype != "uint8":
+        least = np.iinfo(dtype).min
+        left = alpha.tensor(np.array([-7, 7, least, least], dtype)) % alpha.tensor(np.array([3, -3, -1, 3], dtype))
+        assert left.tolist() == [2, -2, 0, int(least) % 3]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "bool"])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "area"])
+def test_weights_of_neighbours_are_no_integers(mode: str, dtype: str) -> None:
+    """They were cut off to 0, and the map was black."""
+    maps = alpha.ones((1, 4, 4, 1), dtype=dtype)
+    says(DTypeError, lambda: F.interpolate(maps, (3, 3), mode=mode), f'interpolate: x has dtype {dtype}, a float '
+            f'dtype is needed for mode "{mode}"\nhelp: convert it: x.astype("float32")')
+    assert F.interpolate(maps, (8, 8)).dtype == dtype
+
+
+def test_take_along_axis_repeats_what_is_shorter() -> None:
+    x, rows, columns = np.arange(12.0).reshape(3, 4), np.array([[2], [0]]), np.array([[1, 3]])
+    for a, index, axis in ((x, rows, 0), (x, columns, 1), (x[:, :1], np.array([[0, 2, 1]]), 0), (x, rows - 3, 0)):
+        y = alpha.tensor(a).take_along_axis(alpha.tensor(index % a.shape[axis]), axis)
+        assert_equal_at(y, np.take_along_axis(a, index, axis))
+    leaf = alpha.tensor(x, requires_grad=True)
+    leaf.take_along_axis(alpha.tensor(rows), 0).sum().backward()
+    assert_equal_at(leaf.grad, np.array([[1.0] * 4, [0.0] * 4, [1.0] * 4]))
+    says(ShapeError, lambda: leaf.take_along_axis(alpha.tensor([[0, 1, 2]]), 0), "take_along_axis: index has shape "
+            "(1, 3), x has (3, 4)")
+    says(ShapeError, lambda: leaf.take_along_axis(alpha.tensor([0, 1]), 0), "take_along_axis: index has shape (2,), "
+            "x has (3, 4)")
+
+
+def test_t_is_of_matrices() -> None:
+    assert alpha.ones((2, 3)).t().shape == (3, 2) and alpha.ones((2,)).t().shape == (2,)
+    says(ShapeError, lambda: alpha.ones((2, 3, 4)).t(), "t: x has 3 axes, at most 2 are swapped\nhelp: x.transpose(0,"
+            " 1), or x.mT for the last two")
+
+
+@pytest.mark.parametrize("p", [0.5, 1, 1.5, 2, 3, inf])
+def test_norms_of_lines_with_zeros_have_pytorchs_gradients(p: float) -> None:
+    x = np.array([[0.0, 0.0, 0.0], [3.0, -4.0, 1.0], [2.0, 0.0, -1.0]])
+    if p == inf:
+        x = x[1:]   # all of equal elements share the gradient here
+    like_torch(lambda t: t.norm(p, dim=1), lambda t: t.norm(p, dim=1), x)
+
+
+def test_norms_of_zeros_can_be_differentiated_twice() -> None:
+    x = alpha.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, -3.0]], dtype="float64", requires_grad=True)
+    for p in (0.5, 1.5, 3):
+        g, = alpha.grad(x.norm(p, dim=1).sum(), [x], create_graph=True)
+        h, = alpha.grad((g * g).sum(), [x])
+        assert np.isfinite(h.numpy()).all()
+
+
+@pytest.mark.parametrize("p", [1.5, 2, 3, 6])
+def test_norms_of_16_bits_add_up_in_32(p: float) -> None:
+    x = np.array([300, -40, 7], np.float16)
+    assert_equal_at(alpha.tensor(x).norm(p), torch.tensor(x).norm(p).numpy(), rtol=2e-3)
+    assert alpha.tensor(x).norm(p).dtype == "float16"
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+def test_std_of_what_is_constant_has_a_gradient_of_zero(correction: int) -> None:
+    x = np.array([[2.0, 2.0, 2.0], [1.0, 2.0, 4.0]])
+    like_torch(lambda t: t.std(dim=1, correction=correction), lambda t: t.std(dim=1, correction=correction), x)
+
+
+def test_kl_div_of_logarithms_that_are_called_probabilities_is_nan() -> None:
+    """It was 0, so that a target without log_target=True looked like a perfect fit."""
+    logs = np.log(np.array([[0.2, 0.8]]))
+    assert np.isnan(F.kl_div(alpha.tensor(logs), alpha.tensor(logs)).item())
+    like_torch(lambda x, t: F.kl_div(x, t, reduction="sum"),
+               lambda x, t: torch.nn.functional.kl_div(x, t, reduction="sum"), logs, np.exp(logs))
+    zero = F.kl_div(alpha.tensor(logs), alpha.tensor([[0.0, 1.0]], dtype="float64"), reduction="none").tolist()
+    assert zero[0][0] == 0.0
+
+
+def test_bce_refuses_targets_that_are_no_probabilities() -> None:
+    p = alpha.tensor([0.5, 0.25])
+    for bad in (2.0, -1.0):
+        says(DataError, lambda: F.binary_cross_entropy(p, alpha.tensor([1.0, bad])), f"bce_loss: target has an "  # noqa: B023
+                f"element {bad}, outside [0, 1]")
+
+
+def test_hardtanh_is_flat_at_its_ends() -> None:
+    x = np.array([-2.0, -1.0, -0.5, 0.0, 1.0, 3.0, nan])
+    like_torch(nn.Hardtanh(), torch.nn.Hardtanh(), x)
+    like_torch(nn.Hardtanh(-0.5, 1.0), torch.nn.Hardtanh(-0.5, 1.0), x)
+
+
+def test_a_layer_takes_its_input_by_pytorchs_name() -> None:
+    x = alpha.ones((2, 3))
+    layer = nn.Linear(3, 2)
+    assert alpha.equal(layer(input=x), layer(x)) and alpha.equal(nn.Sequential(layer)(input=x), layer(x))
+    loss = nn.CrossEntropyLoss()(input=x, target=alpha.tensor([0, 2]))
+    assert loss.item() == pytest.approx(np.log(3), rel=1e-6)
+
+
+class Failing(nn.Module):
+    """Its forward raises TypeErrors of its own."""
+
+    def forward(self, x: Any, scale: float = 1.0) -> Any:
+        return len(3) if scale == 2 else dict(**{1: x}) if scale == 3 else x  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("call", "text"), [
+    (lambda x: nn.Linear(3, 2)(), "Linear: missing 1 required positional argument: 'x'\nhelp: it takes (x, "
+                                  "activation)"),
+    (lambda x: nn.Sequential(nn.ReLU())(x, x), "Sequential: takes 2 positional arguments but 3 were given\nhelp: it "
+                                               "takes (x)"),
+    (lambda x: nn.ReLU()(x, size=3), "ReLU: got an unexpected keyword argument 'size'\nhelp: it takes (x)"),
+    (lambda x: nn.ReLU()(x, input=x), "ReLU: got an unexpected keyword argument 'input'\nhelp: it takes (x)"),
+    (lambda x: nn.CrossEntropyLoss()(x), "CrossEntropyLoss: missing 1 required positional argument: 'target'"),
+    (lambda x: Failing()(x, size=3), "Failing: got an unexpected keyword argument 'size'\nhelp: it takes (x, scale)"),
+])
+def test_calls_of_layers_that_do_not_fit_are_refused(call: Callable[..., Any], text: str) -> None:
+    says(ArgumentError, lambda: call(alpha.ones((2, 3))), text)
+
+
+def test_errors_inside_of_a_layer_are_its_own() -> None:
+    for scale, text in ((2, "object of type 'int' has no len()"), (3, "keywords must be strings")):
+        with pytest.raises(TypeError, match=text.replace("(", r"\(").replace(")", r"\)")) as caught:
+            Failing()(alpha.ones((1,)), scale)
+        assert type(caught.value) is TypeError
+
+
+def test_masks_and_tensors_of_masked_select_repeat() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    for a, mask in ((x, [True, False, True]), (x, True), (x, [[True], [False]]), (x[:1], [[True, True, False]] * 2),
+                    (x[:, :1], [[True, False]] * 2)):
+        like_torch(lambda t: alpha.masked_select(t, alpha.tensor(mask)),  # noqa: B023
+                   lambda t: torch.masked_select(t, torch.tensor(mask)), a)  # noqa: B023
+    says(ShapeError, lambda: alpha.masked_select(alpha.tensor(x), alpha.tensor([True, False])), "masked_select: the "
+            "mask has shape (2,), x has (2, 3)")
+
+
+def test_words_of_pytorchs_mixed_precision_have_answers() -> None:
+    scaler = optim.LossScaler()
+    says(MissingError, lambda: scaler.unscale_(None), "LossScaler: there is no unscale_\nhelp: scaler.step(optimizer, "
+            "max_norm=1.0) clips the true gradients")
+    says(MissingError, lambda: scaler.update(), "LossScaler: there is no update\nhelp: leave it out: step moves the "
+            "scale")
+    says(ArgumentError, lambda: alpha.grad(alpha.ones((1,), requires_grad=True) * 2, [], only_inputs=True),
+            "leave it out: gradients go to the inputs alone")
+
+
+def test_modes_of_quotients_have_operators() -> None:
+    x = alpha.ones((2,))
+    says(ArgumentError, lambda: ops.div(x, x, rounding_mode="floor"), "x // y rounds down, (x / y).trunc() towards 0")
