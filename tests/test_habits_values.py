@@ -146,6 +146,11 @@ def test_a_layer_takes_its_input_by_pytorchs_name() -> None:
     x = alpha.ones((2, 3))
     layer = nn.Linear(3, 2)
     assert alpha.equal(layer(input=x), layer(x)) and alpha.equal(nn.Sequential(layer)(input=x), layer(x))
+    calls: list[str] = []
+    layer.register_forward_pre_hook(lambda module, args: calls.append("before"))
+    layer.register_forward_hook(lambda module, args, y: calls.append("after"))
+    layer(input=x)
+    assert calls == ["before", "after"]
     loss = nn.CrossEntropyLoss()(input=x, target=alpha.tensor([0, 2]))
     assert loss.item() == pytest.approx(np.log(3), rel=1e-6)
 
@@ -158,13 +163,13 @@ class Failing(nn.Module):
 
 
 @pytest.mark.parametrize(("call", "text"), [
-    (lambda x: nn.Linear(3, 2)(), "Linear: missing 1 required positional argument: 'x'\nhelp: it takes (x, "
+    (lambda x: nn.Linear(3, 2)(), "Linear: missing a required argument: 'x'\nhelp: it takes (x, "
                                   "activation)"),
-    (lambda x: nn.Sequential(nn.ReLU())(x, x), "Sequential: takes 2 positional arguments but 3 were given\nhelp: it "
-                                               "takes (x)"),
+    (lambda x: nn.Sequential(nn.ReLU())(x, x), "Sequential: too many positional arguments\nhelp: it takes (x)"),
     (lambda x: nn.ReLU()(x, size=3), "ReLU: got an unexpected keyword argument 'size'\nhelp: it takes (x)"),
     (lambda x: nn.ReLU()(x, input=x), "ReLU: got an unexpected keyword argument 'input'\nhelp: it takes (x)"),
-    (lambda x: nn.CrossEntropyLoss()(x), "CrossEntropyLoss: missing 1 required positional argument: 'target'"),
+    (lambda x: nn.CrossEntropyLoss()(x), "CrossEntropyLoss: missing a required argument: 'target'"),
+    (lambda x: nn.CrossEntropyLoss()(input=x), "CrossEntropyLoss: missing a required argument: 'target'"),
     (lambda x: Failing()(x, size=3), "Failing: got an unexpected keyword argument 'size'\nhelp: it takes (x, scale)"),
 ])
 def test_calls_of_layers_that_do_not_fit_are_refused(call: Callable[..., Any], text: str) -> None:

@@ -115,17 +115,15 @@ def _check_callable(module: Hooks, method: str, hook: Any) -> None:
                                  "function is needed", "pass the function itself, without calling it"))
 
 
-def called_anew(module: Any, error: TypeError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Calls the forward of a module by alpha's names where a call had PyTorch's: `layer(input=x)`.
+def called_anew(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Calls the forward of a module, which a call did not fit, by alpha's names for PyTorch's: `layer(input=x)`.
 
-    Args:
-        error: of that call.
-    Raises:
-        ArgumentError: the call does not fit.
+    Raises ArgumentError where they do not fit either.
     """
-    free = list(inspect.signature(module.forward).parameters)[len(args):]
-    as_here = aliases.renamed(kwargs, free)
-    if as_here is not None and as_here != kwargs:
-        return module(*args, **as_here)
-    raise ArgumentError(message(type(module).__name__, str(error).partition("() ")[2],
-                                what_it_takes(module.forward))) from None
+    signature = inspect.signature(module.forward)
+    as_here = aliases.renamed(kwargs, list(signature.parameters)[len(args):]) or kwargs
+    try:
+        signature.bind(*args, **as_here)
+    except TypeError as error:
+        raise ArgumentError(message(type(module).__name__, str(error), what_it_takes(module.forward))) from None
+    return module.forward(*args, **as_here)

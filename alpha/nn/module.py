@@ -98,7 +98,7 @@ class Module(Contents, Hooks):
             except TypeError as error:
                 if isinstance(error, AlphaError) or (error.__traceback__ and error.__traceback__.tb_next):
                     raise   # of its body
-                output = called_anew(self, error, args, kwargs)
+                output = called_anew(self, args, kwargs)
             for hook in self._hooks:
                 output = new_output(self, hook, args, output)
             return output
