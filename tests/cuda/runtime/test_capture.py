@@ -230,12 +230,12 @@ def _first(result):
     return (result[0] if isinstance(result, tuple) else result).numpy()
 
 
-def test_a_step_of_the_optimizer_inside_is_refused():
+def test_a_step_of_an_optimizer_that_is_not_in_the_state_is_refused():
     run, (batch,) = Training(small_resnet, False), batches(1)
     whole = alpha.capture(lambda x, y: run.step(x, y)[0], run.model)
     whole(*batch)
     whole(*batch)
-    with pytest.warns(UserWarning, match="changes a parameter.*\nhelp: call the optimizer outside"):
+    with pytest.warns(UserWarning, match="changes a parameter.*\nhelp: pass the optimizer"):
         third = whole(*batch).item()
     again = Training(small_resnet, False)
     assert third == [again.step(*batch)[0].item() for _ in range(3)][2]
