@@ -210,3 +210,65 @@ def test_outputs_that_nothing_computes_are_refused(tmp_path: Path) -> None:
               tmp_path / "one.onnx")
     with pytest.raises(ConfigError, match="nothing makes 'at'"):
         alpha.onnx.load(tmp_path / "one.onnx")
+
+
+def one(tmp_path: Path, nodes: list, x: np.ndarray, weights: dict[str, np.ndarray], opset: int = 18) -> tuple:
+    """Returns what ONNX Runtime and the loaded file compute of a graph from x to y."""
+    value, path = onnx.helper.make_tensor_value_info, tmp_path / "one.onnx"
+    made_of = [onnx.helper.make_node(kind, ins, outs, **attributes) for kind, ins, outs, attributes in nodes]
+    graph = onnx.helper.make_graph(made_of, "one", [value("x", 1, x.shape)], [value("y", 1, [*"abcdef"][:x.ndim])], [
+                                       onnx.numpy_helper.from_array(a, name) for name, a in weights.items()])
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=7)
+    onnx.save(made, path)
+    given = alpha.tensor(x.transpose(0, 2, 3, 1) if x.ndim == 4 else x)
+    y = alpha.onnx.load(path).eval()(given).detach().numpy()
+    session = runtime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0], first(y)
+
+
+def drawn(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).uniform(0.5, 2.0, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("attributes", [{}, {"axis": 0}, {"axis": 2}, {"axis": -1}])
+def test_softmax_of_old_files_is_over_all_axes_behind_one(kind: str, attributes: dict, tmp_path: Path) -> None:
+    np.testing.assert_allclose(*one(tmp_path, [(kind, ["x"], ["y"], attributes)], drawn(2, 3, 4), {}, 11), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 3), (4, 3), (2, 3, 3, 3), (2, 3, 3, 3, 3)])
+def test_batch_norm_has_its_channels_behind_the_samples(shape: tuple, tmp_path: Path) -> None:
+    """Also where every axis is as long as the channels, so that no shape says so."""
+    names, rng = ("g", "b", "m", "v"), np.random.default_rng(1)
+    weights = {name: rng.uniform(0.5, 2.0, 3).astype(np.float32) for name in names}
+    found = one(tmp_path, [("BatchNormalization", ["x", *names], ["y"], {"momentum": 0.9})], drawn(*shape), weights)
+    np.testing.assert_allclose(*found, 1e-5, 1e-5)
+
+
+def test_filters_that_are_computed_are_turned(tmp_path: Path) -> None:
+    nodes = [("Mul", ["w", "g"], ["v"], {}), ("Conv", ["x", "v"], ["y"], {"pads": [1, 1, 1, 1]})]
+    weights = {"w": drawn(4, 3, 3, 3), "g": drawn(4, 1, 1, 1)}
+    np.testing.assert_allclose(*one(tmp_path, nodes, drawn(2, 3, 5, 6), weights), 1e-4, 1e-4)
+
+
+def test_limits_of_old_files_are_attributes(tmp_path: Path) -> None:
+    for attributes in ({"min": 0.8, "max": 1.5}, {"min": 0.8}, {"max": 1.5}, {}):
+        np.testing.assert_array_equal(*one(tmp_path, [("Clip", ["x"], ["y"], attributes)], drawn(2, 3), {}, 9))
+
+
+@pytest.mark.parametrize(("node", "shape", "weights", "opset", "text"), [
+    (("Conv", ["x", "w"], ["y"], {}), (1, 3, 8), {"w": drawn(4, 3, 3)}, 18, "Conv y is of lines or volumes: (1, 3, 8)"),
+    (("Conv", ["x", "w"], ["y"], {}), (1, 3, 8, 8, 8), {"w": drawn(4, 3, 3, 3, 3)}, 18, "Conv y is of lines or volum"),
+    (("MaxPool", ["x"], ["y"], {"kernel_shape": [2]}), (1, 3, 8), {}, 18, "MaxPool y is of lines or volumes"),
+    (("GlobalAveragePool", ["x"], ["y"], {}), (1, 3, 8), {}, 18, "GlobalAveragePool y is of lines or volumes"),
+    (("Add", ["x", "b"], ["y"], {"axis": 1, "broadcast": 1}), (2, 3, 3), {"b": drawn(3)}, 6,
+     "Add y has an attribute that is unknown: axis = 1"),
+    (("BatchNormalization", ["x", "b", "b", "b", "b"], ["y"], {"training_mode": 1}), (2, 3), {"b": drawn(3)}, 15,
+     "BatchNormalization y has an attribute that is unknown: training_mode = 1"),
+    (("LayerNormalization", ["x", "b"], ["y"], {"axis": 1}), (2, 3, 3), {"b": drawn(3)}, 17,
+     "LayerNormalization y has axis 1 of 3, and a scale of shape (3,)")])
+def test_what_would_be_computed_otherwise_is_refused(node: tuple, shape: tuple, weights: dict, opset: int, text: str,
+                                                     tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        one(tmp_path, [node], drawn(*shape), weights, opset)
+    assert text in str(caught.value) and "\nhelp: " in str(caught.value)

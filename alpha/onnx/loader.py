@@ -58,7 +58,7 @@ class OnnxModel(Module):
                  outputs: Sequence[str], channels_first: bool) -> None:
         self.channels_first = channels_first
         self._nodes, self._inputs, self._outputs = tuple(nodes), tuple(inputs), tuple(outputs)
-        filters = {n.inputs[1] for n in nodes if n.kind == "Conv"}
+        filters = {n.inputs[1] for n in nodes if n.kind == "Conv" and np.ndim(weights.get(n.inputs[1], 0)) == 4}
         statistics = {n.inputs[k] for n in nodes if n.kind == "BatchNormalization" for k in STATISTICS}
         self._constants = {name: a for name, a in weights.items() if a.dtype.kind != "f" or a.ndim == 0}
         self._names: dict[str, str] = {}
@@ -120,10 +120,11 @@ def load(path: str | Path, *, channels_first: bool = True) -> OnnxModel:
     """
     onnx = package()
     try:
-        graph = onnx.load(str(path)).graph
+        model = onnx.load(str(path))
         onnx.checker.check_model(str(path))  # by its path: a file may have more than 2 GiB
+        graph, old = model.graph, any(o.domain in ("", "ai.onnx") and o.version < 13 for o in model.opset_import)
         weights = {w.name: onnx.numpy_helper.to_array(w) for w in graph.initializer}
-        nodes = [Node(n.op_type, tuple(n.input), tuple(n.output), {
+        nodes = [Node(kind_of(n, old), tuple(n.input), tuple(n.output), {
             a.name: onnx.helper.get_attribute_value(a) for a in n.attribute}) for n in graph.node]
     except OSError as error:
         raise ConfigError(message(WHERE, f"{path} cannot be read: {error.strerror}", "correct the path")) from error
@@ -133,6 +134,11 @@ def load(path: str | Path, *, channels_first: bool = True) -> OnnxModel:
     if unknown or not nodes:
         raise ConfigError(message(WHERE, f"{path} has {', '.join(unknown) or 'no operators'}",
                                   f"known are {', '.join(sorted(OPERATORS))}"))
+    for n in nodes:
+        for name, value in n.attributes.items():
+            if name not in READ.get(n.kind, "").split() and value not in HARMLESS.get(name, ()):
+                raise ConfigError(message(WHERE, f"{n.kind} {n.outputs[0]} has an attribute that is unknown: {name} = "
+                                          f"{value}", "export it anew, in a newer opset"))
     made = {*weights, *(i.name for i in graph.input), *(n.outputs[0] for n in nodes)}     # others are not
     missing = [name for name in (*(o.name for o in graph.output), *(name for n in nodes for name in n.inputs))
                if name and name not in made]
@@ -140,6 +146,13 @@ def load(path: str | Path, *, channels_first: bool = True) -> OnnxModel:
         raise ConfigError(message(WHERE, f"{path}: nothing makes {missing[0]!r}", "export it anew"))
     return OnnxModel(nodes, weights, [i.name for i in graph.input if i.name not in weights],
                      [o.name for o in graph.output], channels_first)
+
+
+def kind_of(node: Any, old: bool) -> str:
+    """Returns the name under which OPERATORS has a node: another than its own where the meaning is another."""
+    if node.domain not in ("", "ai.onnx"):
+        return f"{node.domain}.{node.op_type}"
+    return f"{node.op_type}, old" if old and node.op_type in ("Softmax", "LogSoftmax") else node.op_type
 
 
 # ---- operators -------------------------------------------------------------------------------------------------------
@@ -165,8 +178,17 @@ def _pair(node: Node, name: str) -> tuple[int, int]:
     return a, b
 
 
+def _map(node: Node, held: dict[str, Held]) -> Tensor:
+    """Returns the first input, which has to be a map, channels last."""
+    x = held[node.inputs[0]]
+    if x.tensor.ndim != 4:
+        raise ConfigError(message(WHERE, f"{node.kind} {node.outputs[0]} is of lines or volumes: {x.tensor.shape}",
+                                  "maps of shape (N, C, H, W) are known"))
+    return x.as_map()
+
+
 def _conv(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
-    x, w = held[node.inputs[0]].as_map(), held[node.inputs[1]].tensor
+    x, w = _map(node, held), held[node.inputs[1]].as_map()
     geometry = dict(stride=_pair(node, "strides"), padding=_even(node), dilation=_pair(node, "dilations"),
                     groups=node.attributes.get("group", 1))
     if len(node.inputs) > 2:
@@ -176,13 +198,18 @@ def _conv(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
 
 def _batch_norm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
     x, weights = held[node.inputs[0]], [held[name].tensor for name in node.inputs[1:]]
-    maps = x.tensor.ndim == 4
-    return Held(ops.batch_norm(x.as_map() if maps else x.tensor, *weights, training=model.training,
-                               eps=node.attributes.get("epsilon", 1e-5)), maps)
+    maps, turned = x.tensor.ndim == 4, x.tensor.ndim not in (2, 4)
+    last = x.as_map() if maps else ops.moveaxis(x.tensor, 1, -1) if turned else x.tensor
+    y = ops.batch_norm(last, *weights, training=model.training, eps=node.attributes.get("epsilon", 1e-5))
+    return Held(ops.moveaxis(y, -1, 1) if turned else y, maps)
 
 
 def _layer_norm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
     x, gamma, *rest = (held[name].as_file() for name in node.inputs)
+    axis = node.attributes.get("axis", -1)
+    if axis % max(1, x.ndim) != x.ndim - gamma.ndim:
+        raise ConfigError(message(WHERE, f"{node.kind} {node.outputs[0]} has axis {axis} of {x.ndim}, and a scale of "
+                                  f"shape {gamma.shape}", "a scale of all axes from that one on is known"))
     return ops.layer_norm(x, gamma, rest[0] if rest else None, normalized_ndim=gamma.ndim,
                           eps=node.attributes.get("epsilon", 1e-5))
 
@@ -197,7 +224,7 @@ def _instance_norm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tenso
 
 
 def _pool(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
-    x = held[node.inputs[0]].as_map()
+    x = _map(node, held)
     window: dict[str, Any] = dict(kernel_size=_pair(node, "kernel_shape"), padding=_even(node),
                                   stride=_pair(node, "strides"))
     dilation = _pair(node, "dilations")
@@ -211,7 +238,7 @@ def _pool(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
 
 def _global_pool(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
     pool = ops.adaptive_avg_pool2d if "Average" in node.kind else ops.adaptive_max_pool2d
-    return Held(pool(held[node.inputs[0]].as_map(), output_size=1), True)
+    return Held(pool(_map(node, held), output_size=1), True)
 
 
 def _gemm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
@@ -236,8 +263,10 @@ def _pointwise(f: Callable[..., Any]) -> Operator:
 
 
 def _clip(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
-    x = held[node.inputs[0]]
-    low, high = (model.constant(node, k) for k in (1, 2))
+    x, given = held[node.inputs[0]], node.attributes    # where files of up to opset 10 have the limits
+    low, high = (given.get(name, model.constant(node, k)) for k, name in enumerate(("min", "max"), 1))
+    if low is None and high is None:
+        return x
     return Held(ops.clip(x.tensor, None if low is None else float(low), None if high is None else float(high)), x.last)
 
 
@@ -302,8 +331,11 @@ def _reduced(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
 
 
 def _softmax(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
-    f = ops.softmax if node.kind == "Softmax" else ops.log_softmax
-    return f(held[node.inputs[0]].as_file(), axis=node.attributes.get("axis", -1))
+    f, x = ops.log_softmax if "Log" in node.kind else ops.softmax, held[node.inputs[0]].as_file()
+    if "old" not in node.kind:
+        return f(x, axis=node.attributes.get("axis", -1))
+    axis = node.attributes.get("axis", 1)   # up to opset 12, of all axes from that one on as if they were one
+    return ops.reshape(f(ops.reshape(x, (prod(x.shape[:axis]), prod(x.shape[axis:])))), x.shape)
 
 
 def _matmul(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
@@ -316,12 +348,25 @@ def _cast(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
     return Held(x.tensor.astype(np.dtype(dtype).name), x.last)
 
 
+# The attributes that operators look at, or that say no more than the shapes of the inputs; and what others may be.
+_POOL = "auto_pad ceil_mode dilations kernel_shape pads strides"
+READ = {
+    "Conv": "auto_pad dilations group kernel_shape pads strides", "MaxPool": _POOL, "Clip": "min max", "Concat": "axis",
+    "AveragePool": f"{_POOL} count_include_pad", "BatchNormalization": "epsilon momentum", "Pad": "mode",
+    "InstanceNormalization": "epsilon", "LayerNormalization": "axis epsilon stash_type", "Flatten": "axis",
+    "Gemm": "alpha beta transA transB", "Reshape": "allowzero", "Transpose": "perm", "Cast": "to saturate round_mode",
+    "LeakyRelu": "alpha", "Elu": "alpha", **dict.fromkeys(("Softmax", "LogSoftmax", "Softmax, old", "LogSoftmax, old"),
+                                                          "axis"),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), "axes keepdims noop_with_empty_axes"),
+}
+HARMLESS = {"training_mode": (0,), "is_test": (1,), "spatial": (1,), "storage_order": (0,), "broadcast": (0, 1)}
+
 OPERATORS: dict[str, Operator] = {
     "Conv": _conv, "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "MaxPool": _pool,
     "InstanceNormalization": _instance_norm, "AveragePool": _pool, "GlobalAveragePool": _global_pool,
     "GlobalMaxPool": _global_pool, "Gemm": _gemm, "MatMul": _matmul, "Clip": _clip, "Flatten": _flatten,
     "Reshape": _reshape, "Transpose": _transpose, "Concat": _concat, "Slice": _slice, "Pad": _pad, "Cast": _cast,
-    "Softmax": _softmax, "LogSoftmax": _softmax,
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Softmax, old", "LogSoftmax, old"), _softmax),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduced),
     **{kind: _pointwise(lambda node, *x, f=f: f(*x)) for kind, f in {
         "Relu": ops.relu, "Sigmoid": ops.sigmoid, "Tanh": ops.tanh, "Exp": ops.exp, "Log": ops.log, "Sqrt": ops.sqrt,
