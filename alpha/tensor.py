@@ -9,7 +9,7 @@ import numpy as np
 
 from alpha import copies, dlpack, inplace, versions
 from alpha.backend import FLOAT_DTYPES, get_backend
-from alpha.errors import ArgumentError, DTypeError, GraphError, ShapeError, message, shown
+from alpha.errors import AlphaError, ArgumentError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import backward, edge_of, grad_enabled
 from alpha.inputs.arguments import bound, bound_methods, checked
 from alpha.inputs.dtypes import DTypeOrNone, check_values, dtype_name
@@ -331,23 +331,28 @@ def tensor(array: Any, dtype: DTypeOrNone = None, device: str = "cpu", requires_
     """Returns a tensor with a copy of the elements of `array`.
 
     Args:
-        array: a NumPy array, a number, nested lists, or a Tensor (detached).
-        dtype: name or NumPy dtype; default: that of a NumPy array or Tensor, else float32 for Python floats and
-            int64 for Python integers.
+        array: a NumPy array, a number, nested lists, a Tensor (detached), or what NumPy makes an array of.
+        dtype: name or NumPy dtype; default: that of what has one, an array or a tensor, else float32 for Python floats
+            and int64 for Python integers.
         device: "cpu", "cuda" or "cuda:<index>"; the tensor's own `device` is "cpu" or "cuda", of which a process
             uses one GPU.
         requires_grad: whether backward is to leave a gradient in `.grad`.
     Raises:
-        ShapeError: the nested lists are of unequal lengths.
+        ShapeError: the nested lists are of unequal lengths.  ArgumentError: another library keeps the elements.
         DTypeError: the dtype is unknown, the device does not have it, or integers of it cannot hold an element.
         DeviceError: the device is not there.
     """
-    typed = isinstance(array, (np.ndarray, np.generic, Tensor))
+    typed = hasattr(array, "dtype")
     try:
         host = array.numpy() if isinstance(array, Tensor) else np.asarray(array)
     except (ValueError, OverflowError) as error:
         raise ShapeError(message("tensor", f"the nested lists are no array of one shape: {error}",
                                  "make the lists of each level equally long, by padding them say")) from error
+    except (RuntimeError, TypeError) as error:  # of another library's tensors
+        if isinstance(error, AlphaError):
+            raise
+        raise ArgumentError(message("tensor", f"the elements are not handed over: {error}", "pass a NumPy array, of "
+                                    "PyTorch x.detach().float().numpy(), say")) from error
     name = dtype_name(dtype) if dtype is not None else dtype_name(
         host.dtype if typed or host.dtype.kind != "f" else "float32")
     backend = get_backend(device)

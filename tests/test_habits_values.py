@@ -206,3 +206,36 @@ def test_words_of_pytorchs_mixed_precision_have_answers() -> None:
 def test_modes_of_quotients_have_operators() -> None:
     x = alpha.ones((2,))
     says(ArgumentError, lambda: ops.div(x, x, rounding_mode="floor"), "x // y rounds down, (x / y).trunc() towards 0")
+
+
+@pytest.mark.parametrize("key", [(0, slice(None), [1, 0]), (slice(None), 1, slice(None), [0, 1]), (0, [1, 0]),
+                                 (..., 0, slice(1, None), [1, 1]), (0, None, [1, 0]), ([1, 0], slice(None), 1),
+                                 ([1, 0], slice(None), [0, 1]), (-1, slice(None), [[0, 1], [1, 0]], 1)])
+def test_numbers_beside_arrays_in_a_key_come_first(key: tuple) -> None:
+    """In NumPy a number is an array like the others there, which moves the axes of the result."""
+    x = np.arange(3.0 * 4 * 2 * 2).reshape(3, 4, 2, 2)
+    like_torch(lambda t: t[key], lambda t: t[key], x)
+    if isinstance(key[0], int):
+        like_torch(lambda t: t[(alpha.tensor(key[0]), *key[1:])], lambda t: t[(torch.tensor(key[0]), *key[1:])], x)
+    ours, theirs = alpha.tensor(x), torch.tensor(x)
+    ours[key] = ours[key].numpy() * -1.0 - 1.0
+    theirs[key] = theirs[key] * -1.0 - 1.0
+    assert_equal_at(ours, theirs.numpy())
+    says(ShapeError, lambda: ours[(9, slice(None), [0])], "getitem: the key does not fit: index 9 is out of bounds")
+
+
+def test_chunks_of_nothing_are_as_many() -> None:
+    for n in (0, 1, 2, 5, 6):
+        ours, theirs = alpha.zeros((2, n)).chunk(3, dim=1), torch.zeros(2, n).chunk(3, dim=1)
+        assert [c.shape for c in ours] == [tuple(c.shape) for c in theirs]
+
+
+def test_tensors_of_pytorch_are_copied_in_their_dtype() -> None:
+    for dtype in ("float64", "float32", "float16", "int64", "int32", "uint8", "bool"):
+        t = torch.arange(6).reshape(2, 3).to(getattr(torch, dtype)).T
+        assert alpha.tensor(t).dtype == dtype and alpha.tensor(t).tolist() == t.tolist()
+    assert alpha.tensor([1.5]).dtype == "float32" and alpha.tensor(t.double(), dtype="float32").dtype == "float32"
+    for bad in (torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16), torch.ones(2, 2).to_sparse(),
+                [torch.ones(1, requires_grad=True)]):
+        says(ArgumentError, lambda: alpha.tensor(bad), "tensor: the elements are not handed over: ", "pass a NumPy "  # noqa: B023
+             "array, of PyTorch x.detach().float().numpy(), say")

@@ -34,7 +34,8 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         x: any shape, any dtype.
         key: ints, slices (also with a step, also a negative one), ... and None, as in NumPy; lists, arrays and tensors
             of integers (an index may occur more than once) or of bool, one that picks along the first axes, or several
-            beside one another and beside slices. The host looks at them: a GPU is waited for where they are on it.
+            beside one another and beside slices; ints beside them are taken first, as in PyTorch. The host looks at
+            arrays: a GPU is waited for where they are on it.
     Returns:
         A new tensor; it shares its elements with x where they are contiguous there.
     Raises:
@@ -147,7 +148,7 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def by_arrays(x: Tensor, key: tuple[Any, ...]) -> Tensor:
-    """Returns x[key] for a key with masks, or with index arrays beside other keys, by NumPy's rules."""
+    """Returns x[key] for a key with masks or index arrays beside other keys: numbers first, then NumPy's rules."""
     places = _numbered(x, key)
     if x.dtype not in FLOAT_DTYPES or not places.size:
         return take(reshape(x, (-1,)), tensor(places, "int64", x.device))
@@ -171,6 +172,8 @@ def _numbered(x: Tensor, key: tuple[Any, ...]) -> np.ndarray:
             raise DTypeError(message("getitem", f"the key has dtype {k.dtype}, integers or bool are needed",
                                      'convert it: index.astype("int64")'))
     try:
+        if any(isinstance(k, np.ndarray) for k in host):
+            numbers, host = _numbers_first(numbers, host)
         return numbers[host]
     except (IndexError, OverflowError) as error:
         raise ShapeError(message("getitem", f"the key does not fit: {error}", "use indices within the axes, and masks "
@@ -178,6 +181,22 @@ def _numbered(x: Tensor, key: tuple[Any, ...]) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise DTypeError(message("getitem", f"the key has {error}", "use slices of ints, with no step of 0",
                                  x=x.shape)) from None
+
+
+def _numbers_first(numbers: np.ndarray, key: tuple[Any, ...]) -> tuple[np.ndarray, tuple[Any, ...]]:
+    """Returns what the numbers of a key with arrays leave, and the other keys: as in PyTorch, not as in NumPy."""
+    first: list[Any] = []
+    rest = []
+    for k in key:
+        number = as_int(k.item() if isinstance(k, np.ndarray) and not k.ndim and k.dtype != bool else k)
+        if number is not None:
+            first.append(number)
+            continue
+        rest.append(k)
+        if k is not None:
+            axes = k.ndim if isinstance(k, np.ndarray) and k.dtype == bool else 1
+            first += [k] if k is Ellipsis else [slice(None)] * axes
+    return numbers[tuple(first)], tuple(rest)
 
 
 @checked
@@ -225,7 +244,7 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
 def chunk(x: Tensor, chunks: Channels, axis: Axis = 0) -> list[Tensor]:
     """Cuts a tensor into `chunks` parts along an axis, the last of which may be shorter, or missing.  See split."""
     n = x.shape[normal_axis(axis, x.ndim, "chunk")]
-    return split(x, max(1, -(-n // chunks)), axis)
+    return split(x, -(-n // chunks) if n else [0] * chunks, axis)
 
 
 @checked
