@@ -247,7 +247,7 @@ INLINE void gradient_long(const T *__restrict__ g, const T *__restrict__ x, cons
   g += row * n, x += row * n, dx += row * n;
   ExactSum sum = {0, 0}, dot = {0, 0};
   UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
-    const auto gradient = load_piece<N>(g + k), piece = load_piece<N>(x + k);
+    const auto gradient = load<N>(g + k), piece = load<N>(x + k);
     float scale[N];
     norm.load_scale(scale, k);
     Pair of = {0, 0};
@@ -262,8 +262,8 @@ INLINE void gradient_long(const T *__restrict__ g, const T *__restrict__ x, cons
   const Pair s = fold_group(Pair{sum.value(), dot.value()}, THREADS, MergePairs());
   const float shift = s.sum / n, slope = s.dot / n;
   UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
-    auto gradient = load_piece<N>(g + k);
-    const auto piece = load_piece<N>(x + k);
+    auto gradient = load<N>(g + k);
+    const auto piece = load<N>(x + k);
     float scale[N];
     norm.load_scale(scale, k);
     UNROLL for (int lane = 0; lane < N; lane++) {
@@ -282,7 +282,7 @@ INLINE void parameter_sums(const T *__restrict__ g, const T *__restrict__ x, con
   const i64 first = at.column * N, n = w.columns * N;
   ExactSum sum[N] = {}, dot[N] = {};
   UNROLL_BY(4) for (i64 r = at.begin; r < at.end; r += w.step) {
-    const auto gradient = load_piece<N>(g + r * n + first), piece = load_piece<N>(x + r * n + first);
+    const auto gradient = load<N>(g + r * n + first), piece = load<N>(x + r * n + first);
     const float middle = norm.mean[r], root = norm.istd[r], rest = norm.rest_of(r);
     UNROLL for (int lane = 0; lane < N; lane++) {
       const float v = to_float(gradient.v[lane]);

@@ -180,7 +180,7 @@ INLINE void rows(const T *__restrict__ x, typename Fold::State *partial, typenam
 
 template <class T, int N> struct Flat {
   const T *__restrict__ x;
-  INLINE auto load(i64 i) const { return load_piece<N>(x + i); }
+  INLINE auto load(i64 i) const { return ::load<N>(x + i); }
   template <class Piece> INLINE T at(const Piece &piece, int lane) const { return piece.v[lane]; }
 };
 
