@@ -156,13 +156,13 @@ INLINE void rows(const T *__restrict__ x, typename Fold::State *partial, typenam
   Chain<Fold> chain;
   i64 k = begin + lane * L;
   for (int round = 1; k + (AHEAD - 1) * width * L < whole; k += AHEAD * width * L, round++) {
-    Packet<T> packet[AHEAD];
-    UNROLL for (int p = 0; p < AHEAD; p++) packet[p] = load16(row + k + p * width * L);
+    Lanes<L, T> packet[AHEAD];
+    UNROLL for (int p = 0; p < AHEAD; p++) packet[p] = load<L>(row + k + p * width * L);
     add_four<Fold>(chain, [&](int p) { return fold_piece<Fold, L>(packet[p].v, k + p * width * L, origin); });
     chain.next(round);
   }
   for (; k < whole; k += width * L) {
-    const Packet<T> packet = load16(row + k);
+    const Lanes<L, T> packet = load<L>(row + k);
     chain.add(fold_piece<Fold, L>(packet.v, k, origin));
   }
   k = whole + lane;

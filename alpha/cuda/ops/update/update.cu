@@ -132,7 +132,7 @@ template <class T> INLINE void squares(const Table &table, int count, int chunk,
   const i64 whole = here.end - here.end % LANES<T>;
   ExactSum sum = {0, 0};
   UNROLL_BY(4) for (i64 i = here.begin + threadIdx.x * LANES<T>; i < whole; i += THREADS * LANES<T>) {
-    const Packet<T> packet = load16(x + i);
+    const Lanes<LANES<T>, T> packet = load<LANES<T>>(x + i);
     float of = 0;
     UNROLL for (int lane = 0; lane < LANES<T>; lane++) of += to_float(packet.v[lane]) * to_float(packet.v[lane]);
     sum.add(of);
