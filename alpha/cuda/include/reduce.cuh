@@ -46,11 +46,8 @@ template <class T> struct Parameter {
     }
   }
   template <int N, class P> static INLINE void get(float (&v)[N], const P *p) {
-    constexpr int LENGTH = N < LANES<P> ? N : LANES<P>;
-    UNROLL for (int first = 0; first < N; first += LENGTH) {
-      const Lanes<LENGTH, P> piece = ::load<LENGTH>(p + first);
-      UNROLL for (int lane = 0; lane < LENGTH; lane++) v[first + lane] = to_float(piece.v[lane]);
-    }
+    const Lanes<N, P> piece = ::load<N>(p);
+    UNROLL for (int lane = 0; lane < N; lane++) v[lane] = to_float(piece.v[lane]);
   }
 };
 
