@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import alpha
 import alpha.nn.functional as F
 from alpha import nn, ops, optim
-from alpha.errors import ArgumentError, DataError, DTypeError, MissingError, ShapeError
+from alpha.errors import ArgumentError, CheckpointError, DataError, DTypeError, MissingError, ShapeError
 from alpha.gradcheck import assert_equal_at
 from tests.op_checks import refused
 
@@ -239,3 +240,31 @@ def test_tensors_of_pytorch_are_copied_in_their_dtype() -> None:
                 [torch.ones(1, requires_grad=True)]):
         says(ArgumentError, lambda: alpha.tensor(bad), "tensor: the elements are not handed over: ", "pass a NumPy "  # noqa: B023
              "array, of PyTorch x.detach().float().numpy(), say")
+
+
+def test_windows_that_meet_no_element_are_refused_by_their_own_name() -> None:
+    """PyTorch makes -inf of them."""
+    pool = nn.MaxPool2d(2, padding=1, dilation=2, ceil_mode=True)
+    assert pool(alpha.ones((1, 3, 3, 1))).shape == (1, 2, 2, 1)
+    says(ShapeError, lambda: pool(alpha.ones((1, 5, 1, 1))), "max_pool2d: a window of kernel_size (2, 2), dilation "
+         "(2, 2) lies in the padding alone", "use less padding, or less dilation")
+
+
+def test_filters_of_pytorch_are_not_taken_for_ours() -> None:
+    """Those of 3 channels and 3x3 taps have the shape of ours, and were loaded unturned."""
+    layer, theirs = nn.Sequential(nn.Conv2d(3, 3, 3)), torch.nn.Sequential(torch.nn.Conv2d(3, 3, 3))
+    says(CheckpointError, lambda: layer.load_state_dict(theirs.state_dict()), "Sequential.load_state_dict: 0.weight "
+         "comes from PyTorch, which has channels first", "alpha.checkpoint.from_torch_state_dict(values, model)")
+    alpha.checkpoint.from_torch_state_dict(theirs.state_dict(), layer)
+    assert_equal_at(layer[0].weight.detach(), theirs[0].weight.detach().permute(0, 2, 3, 1).numpy())
+    linear = torch.nn.Linear(3, 2)
+    ours = nn.Linear(3, 2)
+    ours.load_state_dict(linear.state_dict())
+    assert_equal_at(ours.weight.detach(), linear.weight.detach().numpy())
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_files_of_pytorch_are_known_by_their_first_bytes(old: bool, tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "w.pt", _use_new_zipfile_serialization=not old)
+    says(CheckpointError, lambda: alpha.load(tmp_path / "w.pt"), "alpha.checkpoint.load_torch(path, model) reads what "
+         "torch.save wrote")

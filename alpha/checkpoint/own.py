@@ -32,6 +32,7 @@ _BLANK = b"0" * 64
 _HEAD_BYTES = 4096      # the digest is among the first
 _DIGEST = re.compile(rb'\\"sha256\\":\\"([0-9a-f]{64})\\"')
 _DAMAGED = "use the previous checkpoint, see alpha.checkpoint.previous(path)"
+_TORCH = "alpha.checkpoint.load_torch(path, model) reads what torch.save wrote"
 
 
 @bound
@@ -79,8 +80,10 @@ def load(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
         file = tensors_file.read("checkpoint.load", place)
         metadata = _metadata(file.data, file.metadata)
     except Damaged as error:
+        with place.open("rb") as begun:
+            fix = _TORCH if begun.read(2) in (b"PK", b"\x80\x02") else _DAMAGED
         raise CheckpointError(message("checkpoint.load", f"{place} is damaged, or no checkpoint of alpha: {error}",
-                                      _DAMAGED)) from error
+                                      fix)) from error
     if metadata["schema"] > SCHEMA:
         raise CheckpointError(message("checkpoint.load", f"{place} has schema {metadata['schema']}, this version of "
                                       f"alpha reads up to {SCHEMA}", "update alpha"))

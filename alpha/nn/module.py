@@ -224,6 +224,11 @@ class Module(Contents, Hooks):
         misshapen = [name for name in own if name in values and tuple(values[name].shape) != own[name].shape]
         if misshapen or (strict and (missing or unexpected)):
             raise CheckpointError(_mismatch(type(self).__name__, own, values, missing, unexpected, misshapen))
+        for path, module in self.named_modules():
+            for name in (f"{path}.{short}".lstrip(".") for short in module.torch_channels_first):
+                if type(values.get(name)).__module__.partition(".")[0] == "torch":
+                    raise CheckpointError(message(where, f"{name} comes from PyTorch, which has channels first", "load "
+                                                  "it with alpha.checkpoint.from_torch_state_dict(values, model)"))
         ready = fitted(where, values, own)
         _check_shared(where, list(self._saved()), values)
 

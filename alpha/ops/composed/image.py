@@ -298,11 +298,16 @@ def max_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, p
     if min(spans) < 1:
         raise ShapeError(message("max_pool2d", f"a window of {kernel_size}, dilation {dilation}, does not fit into "
                                  f"{x.shape}", "use a smaller kernel_size, or a larger map"))
+    for m, p, k, s, d, o in zip((h, w), padding, kernel_size, stride, dilation, spans):
+        taps = np.arange(o)[:, None] * s - p + np.arange(k) * d
+        if not ((taps >= 0) & (taps < m)).any(1).all():
+            raise ShapeError(message("max_pool2d", f"a window of kernel_size {kernel_size}, dilation {dilation} lies "
+                                     "in the padding alone", "use less padding, or less dilation", x=x.shape))
     starts = [(i * dilation[0], j * dilation[1]) for i in range(kernel_size[0]) for j in range(kernel_size[1])]
     rows = [np.arange(o) * s for o, s in zip(spans, stride)]
-    taps = stack([whole.detach()[:, i:i + (spans[0] - 1) * stride[0] + 1:stride[0],
-                                 j:j + (spans[1] - 1) * stride[1] + 1:stride[1]] for i, j in starts], 0)
-    best = argmax(taps, 0)
+    elements = stack([whole.detach()[:, i:i + (spans[0] - 1) * stride[0] + 1:stride[0],
+                                     j:j + (spans[1] - 1) * stride[1] + 1:stride[1]] for i, j in starts], 0)
+    best = argmax(elements, 0)
     offsets = take(tensor([i * w + j for i, j in starts], "int64", x.device), best)
     corner = ((rows[0] - t)[:, None] * w + rows[1] - left).reshape(1, *spans, 1)
     index = offsets + tensor(corner, "int64", x.device)
