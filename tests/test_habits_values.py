@@ -268,3 +268,29 @@ def test_files_of_pytorch_are_known_by_their_first_bytes(old: bool, tmp_path: Pa
     torch.save({"w": torch.ones(2)}, tmp_path / "w.pt", _use_new_zipfile_serialization=not old)
     says(CheckpointError, lambda: alpha.load(tmp_path / "w.pt"), "alpha.checkpoint.load_torch(path, model) reads what "
          "torch.save wrote")
+
+
+@pytest.mark.parametrize(("call", "text"), [
+    (lambda: alpha.recompute(nn.Linear(2, 2), alpha.ones((1, 2))), "recompute: takes 1 positional argument but 2 were "
+                                                                   "given\nhelp: it takes (function)"),
+    (lambda: alpha.recompute_summary(clear=True), "recompute_summary: got an unexpected keyword argument 'clear'"),
+    (lambda: alpha.einsum(alpha.ones((2,)), equation="i->"), "einsum: got multiple values for argument 'equation'"),
+    (lambda: nn.init.calculate_gain(), "calculate_gain: missing 1 required positional argument: 'nonlinearity'"),
+    (lambda: alpha.data.Subset([1, 2]), "Subset: missing 1 required positional argument: 'indices'"),
+])
+def test_calls_of_functions_that_do_not_fit_are_refused(call: Callable[[], Any], text: str) -> None:
+    says(ArgumentError, call, text)
+
+
+def test_the_twin_of_torch_checkpoint_is_called_twice() -> None:
+    says(MissingError, lambda: alpha.checkpoint.checkpoint, "alpha.recompute(f)(*args)")
+    x, block = alpha.ones((1, 2), requires_grad=True), nn.Linear(2, 2)
+    assert alpha.equal(alpha.recompute(block)(x), block(x))
+
+
+def test_a_hardtanh_without_a_graph_is_one_op() -> None:
+    """Which ONNX and alpha.inference know."""
+    x = alpha.tensor([-3.0, -1.0, 0.25, 1.0, 5.0, nan])
+    run = alpha.inference(nn.Hardtanh(), x)
+    assert_equal_at(run(x), nn.Hardtanh()(x))
+    assert len(run.report().launches) == 1

@@ -59,8 +59,8 @@ MAY_IMPORT = {
     "alpha.tensor": {"alpha.inputs", "alpha.backend", "alpha.copies", "alpha.dlpack",
                      "alpha.errors", "alpha.graph", "alpha.inplace", "alpha.methods", "alpha.versions"},
     "alpha.precision": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.tensor"},
-    "alpha.recompute": {"alpha.recompute", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.op",
-                        "alpha.tensor", "alpha.versions"},  # alpha.op as a type
+    "alpha.recompute": {"alpha.recompute", "alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors",
+                        "alpha.graph", "alpha.op", "alpha.tensor", "alpha.versions"},  # alpha.op as a type
     "alpha.op": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.fuse", "alpha.graph",
                  "alpha.inputs.returned", "alpha.methods", "alpha.recompute", "alpha.tensor", "alpha.trace",
                  "alpha.versions"},

@@ -272,3 +272,8 @@ def test_what_would_be_computed_otherwise_is_refused(node: tuple, shape: tuple, 
     with pytest.raises(ConfigError) as caught:
         one(tmp_path, [node], drawn(*shape), weights, opset)
     assert text in str(caught.value) and "\nhelp: " in str(caught.value)
+
+
+def test_indices_of_a_pool_have_no_counterpart(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the indices of a max pool, has no counterpart here\nhelp: "):
+        alpha.onnx.export(nn.MaxPool2d(2, return_indices=True), ops.zeros((1, 4, 4, 1)), tmp_path / "pool.onnx")

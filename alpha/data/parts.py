@@ -93,6 +93,7 @@ class Subset:
     Raises DataError for a tuple of arrays, ArgumentError for an index that is none of the data's.
     """
 
+    @bound
     def __init__(self, dataset: Any, indices: Any) -> None:
         self.dataset = _checked_data("Subset", dataset)
         found = _as_array("Subset", indices)

@@ -165,7 +165,7 @@ INIT = {
     "an array of NumPy that has the ones",
 }
 
-CHECKPOINT = {"checkpoint": "alpha.recompute(f, *args)", "checkpoint_sequential": "alpha.recompute(f, *args)",
+CHECKPOINT = {"checkpoint": "alpha.recompute(f)(*args)", "checkpoint_sequential": "alpha.recompute(f)(*args)",
               "save_file": "alpha.checkpoint.save(path, tensors)", "load_file": "alpha.checkpoint.load(path)"}
 
 ONNX = {"dynamo_export": "alpha.onnx.export", "verify": "onnxruntime runs the file"}

@@ -6,6 +6,7 @@ from functools import partial
 
 from alpha import ops
 from alpha.errors import ShapeError, message
+from alpha.graph import grad_enabled
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Approximation, Axis, Count, Finite
 from alpha.nn.function import Lambda
@@ -163,6 +164,8 @@ class Hardtanh(Module):
         self.min_val, self.max_val = min_val, max_val
 
     def forward(self, x: Tensor) -> Tensor:
+        if not grad_enabled():
+            return ops.clip(x, self.min_val, self.max_val)      # the same numbers; its gradient is g at the limits
         return ops.where(x <= self.min_val, self.min_val, ops.where(x >= self.max_val, self.max_val, x))
 
     def extra_repr(self) -> str:

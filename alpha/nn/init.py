@@ -15,7 +15,7 @@ import numpy as np
 
 from alpha import ops
 from alpha.errors import ConfigError, ShapeError, message
-from alpha.inputs.arguments import checked
+from alpha.inputs.arguments import bound, checked
 from alpha.inputs.kinds import FanMode, Finite, NonNegative, Number, ShapeLike
 from alpha.methods import twins
 from alpha.tensor import Tensor
@@ -51,6 +51,7 @@ def gain(nonlinearity: str, a: Finite = 0.0) -> float:
     return GAINS[nonlinearity]
 
 
+@bound
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Returns `gain` under PyTorch's name; param: the slope of "leaky_relu", 0.01 if it is None."""
     return gain(nonlinearity, 0.01 if param is None else param)

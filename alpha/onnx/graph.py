@@ -90,6 +90,8 @@ class Graph:
             maps = self.node("Reshape", [name, self.integers((0, c, h, w))])
             turned = self.node("Transpose", [maps], perm=TO_LAST)
             places[PLAIN] = self.node("Flatten", [turned], axis=1)
+        if not places:
+            raise refuse("a second result, such as the indices of a max pool, has no counterpart here")
         if layout not in places:
             source, perm = (PLAIN, TO_FIRST) if layout == FIRST else (FIRST, TO_LAST)
             places[layout] = self.node("Transpose", [places[source]], perm=perm)

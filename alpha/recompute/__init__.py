@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alpha.errors import ArgumentError, message, shown
+from alpha.inputs.arguments import bound
 from alpha.recompute import plan
 from alpha.recompute.recipe import count
 
@@ -22,6 +23,7 @@ __all__ = ["recompute", "recompute_summary"]
 MIB = 1 << 20
 
 
+@bound
 def recompute(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that computes the same, of whose calls backward keeps the inputs alone.
 
@@ -54,6 +56,7 @@ def recompute(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.wraps(function)(call) if hasattr(function, "__name__") else call
 
 
+@bound
 def recompute_summary(reset: bool = False) -> str:
     """Returns what was kept and what was made again since the count began, in words; `reset` begins it anew."""
     told = (f"kept {count.kept / MIB:,.1f} MiB, planned to make again {count.planned / MIB:,.1f} MiB, made again "

@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import prod
 
 from alpha.errors import ShapeError, message
-from alpha.inputs.arguments import checked
+from alpha.inputs.arguments import bound, checked
 from alpha.ops.matmul import matmul
 from alpha.ops.shape import expand, permute, reshape
 from alpha.tensor import Tensor
 
 
+@bound
 def einsum(equation: str, *operands: Tensor) -> Tensor:
     """y = sum of products of the operands over the axes that the equation's right side leaves out.
 
