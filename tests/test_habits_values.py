@@ -294,3 +294,19 @@ def test_a_hardtanh_without_a_graph_is_one_op() -> None:
     run = alpha.inference(nn.Hardtanh(), x)
     assert_equal_at(run(x), nn.Hardtanh()(x))
     assert len(run.report().launches) == 1
+
+
+def test_squares_and_cubes_of_16_bits_stay_in_range() -> None:
+    """Those of what lies between have 32 bits: a standard deviation of 300, the slope of gelu at 300."""
+    x = np.array([[300, -310, 270, -290], [1, 2, 3, 5]], np.float16)
+    for ours, theirs in ((lambda t: t.std(dim=1), lambda t: t.std(dim=1)),
+                         (lambda t: F.gelu(t, approximate="tanh"),
+                          lambda t: torch.nn.functional.gelu(t, approximate="tanh"))):
+        leaf, wide = alpha.tensor(x, requires_grad=True), torch.tensor(x.astype(np.float32), requires_grad=True)
+        y, t = ours(leaf), theirs(wide)
+        assert y.dtype == "float16"
+        assert_equal_at(y.detach(), t.detach().numpy(), rtol=2e-3, atol=1e-3)
+        y.sum().backward()
+        t.sum().backward()
+        assert leaf.grad.dtype == "float16"
+        assert_equal_at(leaf.grad, wide.grad.numpy(), rtol=4e-3, atol=1e-3)

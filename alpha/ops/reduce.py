@@ -294,7 +294,8 @@ def std(x: Tensor, axis: Axes = None, keepdims: bool = False, correction: Size =
 
     Raises ShapeError: see var.  Where x is constant y is 0, and its gradient counts as 0.
     """
-    return _root(var(x, axis, keepdims, correction), 0.5)
+    wide = x.astype(accumulation_dtype(x.dtype))
+    return _root(var(wide, axis, keepdims, correction), 0.5).astype(x.dtype)
 
 
 def _root(x: Tensor, power: float) -> Tensor:
