@@ -12,7 +12,16 @@ import pytest
 import alpha
 import alpha.nn.functional as F
 from alpha import nn, ops, optim
-from alpha.errors import ArgumentError, CheckpointError, DataError, DTypeError, MissingError, ShapeError
+from alpha.errors import (
+    ArgumentError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DTypeError,
+    MissingError,
+    NotDefinedError,
+    ShapeError,
+)
 from alpha.gradcheck import assert_equal_at
 from tests.op_checks import refused
 
@@ -310,3 +319,25 @@ def test_squares_and_cubes_of_16_bits_stay_in_range() -> None:
         t.sum().backward()
         assert leaf.grad.dtype == "float16"
         assert_equal_at(leaf.grad, wide.grad.numpy(), rtol=4e-3, atol=1e-3)
+
+
+def test_a_hardtanh_of_no_tensor_is_refused() -> None:
+    says(ArgumentError, lambda: nn.Hardtanh()("x"), 'ge: a is "x" (str), a Tensor or a number is needed')
+
+
+class Unfinished(optim.Optimizer):
+    """Hands on its settings, and defines nothing."""
+
+    def __init__(self, params: Any, **settings: Any) -> None:
+        super().__init__(params, **settings)
+
+
+def test_optimizers_that_lack_something_say_what() -> None:
+    p = nn.Parameter(alpha.ones((2,)))
+    p.grad = alpha.ones((2,))
+    says(ConfigError, lambda: Unfinished([p]), "Unfinished: it has no setting lr\nhelp: hand it on: super().__init__("
+         "params, lr=lr)")
+    says(NotDefinedError, lambda: Unfinished([p], lr=0.1).step(), "Unfinished: it has no method slots\nhelp: define it")
+    for base, method in ((Unfinished, "update"), (optim.Composed, "formula")):
+        half = type("Half", (base,), {"slots": lambda self, group: ()})
+        says(NotDefinedError, lambda: half([p], lr=0.1).step(), f"Half: it has no method {method}")  # noqa: B023

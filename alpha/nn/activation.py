@@ -166,7 +166,8 @@ class Hardtanh(Module):
     def forward(self, x: Tensor) -> Tensor:
         if not grad_enabled():
             return ops.clip(x, self.min_val, self.max_val)      # the same numbers; its gradient is g at the limits
-        return ops.where(x <= self.min_val, self.min_val, ops.where(x >= self.max_val, self.max_val, x))
+        inside = ops.where(ops.ge(x, self.max_val), self.max_val, x)
+        return ops.where(ops.le(x, self.min_val), self.min_val, inside)
 
     def extra_repr(self) -> str:
         return f"min_val={self.min_val}, max_val={self.max_val}"

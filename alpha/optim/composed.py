@@ -30,7 +30,7 @@ class Composed(Optimizer):
 
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
         """Returns the new w, and the new tensor of each slot."""
-        raise NotImplementedError
+        raise self._undefined("formula")
 
     def taken(self, group: Mapping[str, Any], lr: float, step: int) -> Sequence[Any]:
         """Returns `numbers`; where the step is recorded as tensors of shape (), which hold others each time."""

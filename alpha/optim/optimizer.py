@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from alpha import ops
-from alpha.errors import ArgumentError, CheckpointError, ConfigError, GraphError, NotFoundError, message, shown
+from alpha.errors import (
+    ArgumentError,
+    CheckpointError,
+    ConfigError,
+    GraphError,
+    NotDefinedError,
+    NotFoundError,
+    message,
+    shown,
+)
 from alpha.graph import no_grad
 from alpha.inputs.arguments import bound_methods, checked, kinds_of
 from alpha.inputs.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
@@ -73,6 +82,9 @@ class Optimizer:
         if not given:
             raise ConfigError(message(self._name, "there are no parameters", "pass model.parameters(); a generator "
                                       "that was read before is empty"))
+        if "lr" not in settings:
+            raise ConfigError(message(self._name, "it has no setting lr", "hand it on: super().__init__(params, "
+                                      "lr=lr)"))
         self._defaults = settings
         groups: list[Any] = given if isinstance(given[0], Mapping) else [{"params": given}]
         for group in groups:
@@ -107,7 +119,7 @@ class Optimizer:
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """Returns the names of the tensors kept per parameter of the group; they start as zeros."""
-        raise NotImplementedError
+        raise self._undefined("slots")
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
                lr: float, step: int, factor: Tensor | None) -> None:
@@ -115,7 +127,10 @@ class Optimizer:
 
         `states` holds one list per slot, in the order of `params`; `factor` goes to the update op as it is.
         """
-        raise NotImplementedError
+        raise self._undefined("update")
+
+    def _undefined(self, method: str) -> NotDefinedError:
+        return NotDefinedError(message(self._name, f"it has no method {method}", "define it: docs/add_an_optimizer.md"))
 
     def check(self, group: Mapping[str, Any]) -> None:
         """Raises ConfigError for settings that do not go together; each by itself fits the annotation of __init__."""
