@@ -187,7 +187,7 @@ class _Captured:
         if not all(isinstance(x, Tensor) and not x.requires_grad for x in inputs):
             return False
         return (get_backend(inputs[0].device).can_record and not any(m.hooked for m in self.modules)
-                and not any(t.grad is not None or t._hooks for t in self.tensors))
+                and not any(t._grad is not None or t._hooks for t in self.tensors))
 
     def _key(self, inputs: tuple[Tensor, ...]) -> Hashable:
         return (tuple([(x.shape, x.dtype, x.device) for x in inputs]), grad_enabled(), config.precision,

@@ -8,7 +8,7 @@ own (runtime/arena.py), of which nobody else is given any, copies of its inputs 
 array that it uses. Its outputs are copied out at each replay. What the host computes in between is not repeated: a
 function that reads a tensor back, or makes one from host data, is refused. Random numbers go on, as kernels read seed
 and counter from memory; and so do steps of optimizers, whose numbers the caller gives anew to each replay. All of these
-lie in one block, which one launch writes before the graph's.
+lie in one block, which the launch before the graph writes: it copies the inputs, too.
 """
 
 from __future__ import annotations
@@ -28,14 +28,18 @@ from alpha.cuda.runtime import backlog, libcuda, memory
 from alpha.cuda.runtime.arena import Arena, unmap_waiting
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, copy, empty, free_cached
+from alpha.cuda.runtime.memory import Array, empty, free_cached
 from alpha.errors import AlphaError, message
 
 Arrays = Sequence[Array]
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: memory may be allocated meanwhile
 ROOM = 3840  # bytes of the numbers that a replay begins with, of which 16 are seed and counter
-_BEGIN = Kernel("begin.cu", "begin", f"ptr to, block[{ROOM}] numbers", threads=ROOM // 8)
+MOST = 8     # arrays that a launch copies
+_PACK = struct.Struct(f"{3 * MOST}q").pack
+_PAIRS = f"block[{24 * MOST}] copies, i32 count"
+_BEGIN = Kernel("begin.cu", "begin", f"ptr to, block[{ROOM}] numbers, {_PAIRS}", threads=ROOM // 8)
+_COPIES = Kernel("begin.cu", "copies", _PAIRS, threads=ROOM // 8)
 
 
 class Recorder:
@@ -214,21 +218,21 @@ class Recording:
             numbers: those of steps, for the arrays that `step_numbers` has given.
         Returns new arrays; what else the function has written, it writes again where it did.
         """
-        for own, x in zip(self.inputs, inputs):
-            copy(own, x)
+        pairs = [*zip(self.inputs, inputs)]
         if self._begin:
             seed, counter = random.get_state()
             struct.pack_into("QQ", self._numbers, 0, seed, counter)
             for at, values in numbers:
                 struct.pack_into(f"{len(values)}f", self._numbers, at.ptr - self._begin.ptr, *values)
-            _BEGIN(1, self._begin, bytes(self._numbers))
+            blocks, *table = _table(pairs[:MOST])
+            _BEGIN(blocks, self._begin, bytes(self._numbers), *table)
+            pairs = pairs[MOST:]
             random.set_state(seed, counter + self._drawn)
+        _copy_all(pairs)
         backlog.run()  # what is above may wait there
         libcuda.call("cuGraphLaunch", self._graph, ctypes.c_void_p(self._stream))
-        found = []
-        for y in self.outputs:
-            found.append(empty(y.shape, y.dtype))
-            copy(found[-1], y)
+        found = [empty(y.shape, y.dtype) for y in self.outputs]
+        _copy_all([*zip(found, self.outputs)])
         return found
 
     @property
@@ -244,6 +248,21 @@ class Recording:
             memory.pool.reserved -= self.nbytes
             self.inputs, self.outputs, self._held, self._begin = [], [], [], None
             self._arena.close()
+
+
+def _table(pairs: Sequence[tuple[Array, Array]]) -> tuple[int, bytes, int]:
+    """Returns the blocks and the arguments of a launch that copies arrays: (target, source)."""
+    words, longest = [0] * (3 * MOST), 1
+    for k, (to, x) in enumerate(pairs):
+        words[3 * k:3 * k + 3] = to.ptr, x.ptr, x.nbytes
+        longest = max(longest, x.nbytes)
+    return min(-(-longest // (2 * ROOM)), 1024), _PACK(*words), len(pairs)
+
+
+def _copy_all(pairs: Sequence[tuple[Array, Array]]) -> None:
+    for k in range(0, len(pairs), MOST):
+        blocks, *table = _table(pairs[k:k + MOST])
+        _COPIES(blocks, *table)
 
 
 def close_all() -> None:

