@@ -341,3 +341,9 @@ def test_optimizers_that_lack_something_say_what() -> None:
     for base, method in ((Unfinished, "update"), (optim.Composed, "formula")):
         half = type("Half", (base,), {"slots": lambda self, group: ()})
         says(NotDefinedError, lambda: half([p], lr=0.1).step(), f"Half: it has no method {method}")  # noqa: B023
+
+
+@pytest.mark.parametrize(("a", "b"), [((3,), (0, 3, 5)), ((3,), (0, 0, 3, 5)), ((0, 4, 3), (3,)), ((0,), (0, 2)),
+                                      ((0,), (0,)), ((2, 0), (0,)), ((3,), (2, 3, 0))])
+def test_products_of_lines_and_nothing_have_gradients(a: tuple, b: tuple) -> None:
+    like_torch(lambda x, y: x @ y, lambda x, y: x @ y, np.ones(a), np.ones(b))

@@ -65,10 +65,11 @@ class matmul:
 
     def vjp(g, s, needs, *, transpose_a, transpose_b, dtype, algorithm):
         a, b = s.a, s.b
-        if a.ndim == 1:
-            a, g = a.reshape(1, -1), g.reshape(*g.shape[:-1], 1, -1) if b.ndim > 1 else g.reshape(1)
+        if a.ndim == 1:     # lengths and no -1, which nothing says where an axis is empty
+            a = a.reshape(1, a.shape[0])
+            g = g.reshape(*g.shape[:-1], 1, g.shape[-1]) if b.ndim > 1 else g.reshape(1)
         if b.ndim == 1:
-            b, g = b.reshape(-1, 1), g.reshape(*g.shape, 1)
+            b, g = b.reshape(b.shape[0], 1), g.reshape(*g.shape, 1)
         da = db = None
         if needs[0]:
             operands = (b, g, transpose_b, True) if transpose_a else (g, b, False, not transpose_b)
