@@ -199,3 +199,25 @@ def test_a_train_py_of_the_users_own_is_not_in_the_way(tmp_path) -> None:
     code = f"import sys; sys.path.append({str(Path(alpha.__file__).parent.parent)!r}); from alpha.training import fit"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_accuracy_of_probabilities_and_of_maps() -> None:
+    """Soft labels, as mixup makes them, and labels of each pixel."""
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((12, 4, 4, 3)).astype(np.float32)
+    labels = (images[..., 0] > 0).astype(np.int64)
+    net = nn.Conv2d(3, 2, 1)
+    history = fit(net, (images, labels), (images, labels), epochs=6, batch_size=5, lr=0.5, progress=False)
+    right = (net.eval()(alpha.tensor(images)).numpy().argmax(-1) == labels).mean()
+    assert history[-1]["val_accuracy"] == pytest.approx(right, abs=1e-6) and right > 0.7
+    x, soft = images[:, 0, 0], np.eye(3, dtype=np.float32)[np.arange(12) % 3] * 0.8 + 0.2 / 3
+    line = nn.Linear(3, 3)
+    history = fit(line, (x, soft), (x, soft), epochs=1, batch_size=5, progress=False)
+    right = (line.eval()(alpha.tensor(x)).numpy().argmax(-1) == np.arange(12) % 3).mean()
+    assert history[-1]["val_accuracy"] == pytest.approx(right, abs=1e-6)
+    assert accuracy(line(alpha.tensor(x)), alpha.tensor(soft)) == pytest.approx(right, abs=1e-6)
+
+
+def test_the_class_of_a_callback_is_none() -> None:
+    with refused(ConfigError, "fit: a callback is the class Callback", "pass alpha.training.Callback objects"):
+        fit(nn.Linear(3, 2), (np.ones((4, 3), np.float32), np.zeros(4, int)), epochs=1, callbacks=[Callback])

@@ -142,7 +142,7 @@ def _listed(callbacks: Any) -> Sequence[Any]:
 def _callback(given: Any) -> Callback:
     if isinstance(given, Callback):
         return given
-    if not callable(given):
+    if not callable(given) or isinstance(given, type):
         raise ConfigError(message("fit", f"a callback is {shown(given)}", "pass alpha.training.Callback objects, or "
                                   "functions (run, row)"))
     return _OnEpoch(given)

@@ -21,17 +21,27 @@ Metric = Callable[[Tensor, Tensor], Any]
 
 
 class Accuracy:
-    """The share of samples whose largest output is that of their label.  outputs (N, C), targets (N,), int64."""
+    """The share of samples, or of the pixels of maps, whose largest output is that of their label.
+
+    outputs (N, C), targets (N,), int64; or (N, H, W, C) and (N, H, W); or targets that are probabilities, of the shape
+    of outputs, of which the largest is the label. A label that a loss ignores counts as one that was missed.
+    """
 
     __name__ = "accuracy"
 
     def prepare(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns the predicted classes.  Shape (N,), int64."""
-        return ops.argmax(outputs, axis=1)
+        """Returns the predicted classes, shape (N,), int64; or of maps the shares that are right, (N,), float32."""
+        predicted = ops.argmax(outputs, axis=-1)
+        if predicted.ndim == 1:
+            return predicted
+        wanted = ops.argmax(targets, axis=-1) if targets.is_floating_point else targets
+        return ops.mean((predicted == wanted).astype("float32"), axis=tuple(range(1, predicted.ndim)))
 
     def measure(self, predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Returns which of them are right.  Shape (N,), bool."""
-        return predicted == targets
+        """Returns which of them are right, shape (N,), bool; or the shares as they are."""
+        if predicted.dtype.kind == "f":
+            return predicted
+        return predicted == (targets.argmax(-1) if targets.ndim > 1 else targets)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
         """Returns the accuracy of a batch as a number."""
