@@ -80,7 +80,6 @@ class RecordedSteps:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer, self.states = optimizer, optimizer._states
-        self.held = [t.array for slots in self.states.values() for t in slots.values()]
         self.steps: list[list[_Part]] = []
         self._unpacked: list[Tensor] | None = None
 

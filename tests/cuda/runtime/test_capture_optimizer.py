@@ -141,6 +141,15 @@ def test_a_step_launches_nothing_behind_the_graph(monkeypatch: pytest.MonkeyPatc
     assert launches == ["begin", "copies"]
 
 
+def test_a_recording_holds_what_updates_find_in_tables() -> None:
+    run, (batch,) = Run(maker("AdamW"), True), batches(1)
+    for _ in range(3):
+        run.step(*batch)
+    held = {id(a) for a in run.step.found.recording._held}
+    changed = [*run.model.parameters(), *[t for slots in run.optimizer._states.values() for t in slots.values()]]
+    assert len(changed) == 15 and all(id(t.array) in held for t in changed)
+
+
 def test_gradients_are_gone_or_hold_their_values_until_the_next_call() -> None:
     gone, kept, plain = Run(maker("SGD"), True), *(Run(maker("SGD"), c, drops=False) for c in (True, False))
     for k, (x, y) in enumerate(batches(STEPS)):
@@ -155,16 +164,21 @@ def test_gradients_are_gone_or_hold_their_values_until_the_next_call() -> None:
     assert kept.plain_calls == gone.plain_calls == 3
 
 
-def test_a_call_of_other_shapes_and_an_evaluation_in_between() -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_call_of_other_shapes_and_an_evaluation_in_between(precision: str) -> None:
+    """What was computed of the weights, and kept with them, is of the weights before the step: 16-bit operands, say."""
     found = []
     for captured in (False, True):
         run, steps, seen = Run(maker("AdamW"), captured), batches(9), []
         (small,), with_decay = batches(1, size=2), run.optimizer.param_groups[1]["params"][0]
         for k, (x, y) in enumerate(steps):
-            waiting = with_decay.detach() * 2.0     # not computed yet: it is of the weights before the step
-            run.step(*(small if k in (4, 6) else (x, y)))
-            with alpha.no_grad():
+            with alpha.precision(precision), alpha.no_grad():
+                waiting = ops.tanh(with_decay.detach() * 2.0)   # not computed yet
+                with alpha.enable_grad():
+                    run.step(*(small if k in (4, 6) else (x, y)))
+                run.model.eval()
                 seen += [waiting.numpy().tobytes(), run.model(x).numpy().tobytes()]
+                run.model.train()
         found.append([seen, run.bits()])
         assert not captured or run.plain_calls == 3 + 2
     assert found[0] == found[1]
