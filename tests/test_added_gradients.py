@@ -75,6 +75,7 @@ def test_a_gradient_that_somebody_holds_is_not_overwritten(size: int, take: Call
 @compiled
 @pytest.mark.parametrize("case", [square("1x1", 3, 7, 40, 24, 1), square("pairs", 2, 5, 5, 24, 1),
                                   square("3x3", 2, 9, 16, 20, 3, 1, 1), square("stride", 2, 9, 24, 8, 1, 2),
+                                  square("pixels", 2, 40, 6, 3, 3, 1, 1),
                                   Case("groups", 2, (6, 7), 16, 32, (3, 2), (2, 1), (1, 0), (1, 2), 4),
                                   square("stretches", 8, 32, 200, 40, 1)], ids=lambda c: c.name)
 @pytest.mark.parametrize("threads", [1, 2])

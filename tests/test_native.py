@@ -76,6 +76,10 @@ CASES = [
     (2, (9, 12), 6200, 20, (1, 1), (1, 1), (0, 0), (1, 1), 1),
     (3, (47, 33), 120, 200, (1, 1), (2, 2), (0, 0), (1, 1), 1),
     (5, (32, 32), 70, 50, (1, 1), (1, 1), (0, 0), (1, 1), 1),
+    (2, (9, 40), 3, 6, (5, 5), (1, 1), (0, 0), (1, 1), 1),            # few channels: vectors of pixels side by side
+    (3, (11, 37), 1, 12, (3, 3), (1, 1), (1, 1), (1, 1), 1),
+    (2, (20, 53), 4, 5, (2, 3), (2, 1), (1, 2), (3, 2), 1),
+    (2, (9, 45), 6, 2, (3, 3), (1, 1), (2, 1), (1, 1), 1),
 ]
 
 
@@ -139,12 +143,12 @@ def test_convolution_errors_stay_below_those_of_a_sequential_chain(rng, ic, oc, 
     close(dw, conv_wgrad_padded(x, g, (3, 3), *geometry))
 
 
-@pytest.mark.parametrize("ic", [1, 2, 3, 5, 16])
+@pytest.mark.parametrize("ic, width", [(1, 7), (2, 7), (3, 7), (5, 7), (16, 7), (2, 37)])
 @pytest.mark.parametrize("f, padding", [(1, 0), (2, 0), (3, 1), (5, 2)])
-def test_few_channels_out_meet_no_value_beside_their_taps(rng, ic, f, padding):
+def test_few_channels_out_meet_no_value_beside_their_taps(rng, ic, width, f, padding):
     """Two terms share a vector there: what lies beside the last one, in x or in the weights, must not count."""
     for oc in (*range(1, 10), 65, 70):
-        desc = ConvDesc.fprop((2, 6, 7, ic), (oc, f, f, ic), stride=(1, 1), padding=(padding, padding),
+        desc = ConvDesc.fprop((2, 6, width, ic), (oc, f, f, ic), stride=(1, 1), padding=(padding, padding),
                               dilation=(1, 1), groups=1)
         x, w, bias = integers(rng, *desc.x_shape), integers(rng, *desc.w_shape), integers(rng, oc)
         for bad in (np.nan, np.inf):

@@ -8,9 +8,9 @@
 //          out, in chains of sums of about MOST_TERMS terms. Weights are packed once per job into a panel [tap slot]
 //          [channel in][TILE_WIDTH] that stays in the second-level cache. A job is (group, block of channels out, part of
 //          the rows) and sums in a fixed order. Up to LANES / 2 channels out: a vector has two terms of each, as a pair
-//          of inputs that lie side by side is broadcast at once. Filters of one tap with several blocks are all packed first. A job is a
-//          stretch of rows, so few that what it reads and writes stays in that cache while it meets one block after the
-//          other.
+//          of inputs that lie side by side is broadcast at once. Of few channels in as well, stretches of pixels are those of
+//          conv_pixels.cpp. Filters of one tap with several blocks are all packed first. A job is a stretch of rows, so
+//          few that what it reads and writes stays in that cache while it meets one block after the other.
 #include <memory>
 #include <vector>
 
@@ -32,7 +32,7 @@ struct Slice {
 
 // Puts the next row of a panel beside each row, lane by lane: a run may begin at any.
 void pair_rows(const Geometry& g, const Slice& s, float* panel) {
-  if (!in_pairs(s.valid)) return;
+  if (!in_pairs(s.valid) || suits_pixels(g)) return;
   for (int64_t left = g.taps() * s.rows; left > 0; left--, panel += LANES) {
     float row[LANES];
     for (int o = 0; o < LANES / 2; o++) {
@@ -142,10 +142,15 @@ void run_classes(const Geometry& g, const Operands& op, const Piece* pieces, int
   const Slice& s = pieces->slice;
   const int64_t group_out = s.group * (g.out_c / g.groups);
   const float* in = op.in + s.group * (g.in_c / g.groups) + s.r;
+  const bool by_pixels = suits_pixels(g);
   for (int64_t a = 0; a < g.rows.classes; a++) {
     const AxisClass row = g.rows[a];
     for (int64_t b = 0; b < g.cols.classes; b++) {
       const AxisClass col = g.cols[b];
+      if (by_pixels && is_stretch(col)) {
+        run_pixels(g, op, row, col, pieces->panel, s.width, part, parts);
+        continue;
+      }
       list_runs(g, row, col, s.rows, runs);
       for_each_tile(g, row, col, part, parts, tile_pixels(static_cast<int>(s.width / LANES)), in, op.out + group_out,
                     [&](const float* const* x, float* const* y, int pixels) {
@@ -159,7 +164,7 @@ void run_classes(const Geometry& g, const Operands& op, const Piece* pieces, int
                           const float* bias = op.bias && begin ? op.bias + group_out + slice.k : nullptr;
                           const Epilogue e = {bias, op.accumulate || !begin, op.relu && last && end};
                           const Tile run_tile =
-                              in_pairs(slice.valid) ? PAIRS[pixels] : TILES[slice.width / LANES - 1][pixels];
+                              in_pairs(slice.valid) && !by_pixels ? PAIRS[pixels] : TILES[slice.width / LANES - 1][pixels];
                           run_tile(x, to, runs.data() + run, n_runs, panel, slice.valid, e, ahead);
                         });
                       }

@@ -126,6 +126,12 @@ void convolve(const Geometry& g, const Operands& op, Pass pass);
 void depthwise(const Geometry& g, const Operands& op);
 void depthwise_wgrad(const Geometry& g, const float* x, const float* dy, float* dw);
 void linear_dot(const Geometry& g, const Operands& op);
+// Whether vectors of pixels side by side pay, where a class of columns is a stretch of them.
+bool suits_pixels(const Geometry& g);
+bool is_stretch(const AxisClass& col);
+// Part `part` of `parts` of the rows of a class that is a stretch, with weights packed for a `width` of channels out.
+void run_pixels(const Geometry& g, const Operands& op, const AxisClass& row, const AxisClass& col, const float* panel,
+                int64_t width, int64_t part, int64_t parts);
 // Whether taps and channels in make one row: less than a vector of channels, or one, of which a row of taps is several.
 INLINE bool suits_few_channels(const Geometry& g) {
   const int64_t channels = g.in_c / g.groups;

@@ -8,6 +8,7 @@
 // Sums:    PART pixels in float, parts in double.
 // Threads: rows of the tensor that is written.
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "vec.hpp"
@@ -112,6 +113,22 @@ struct Source {
   }
 };
 
+// Writes the first n elements of v: the whole vector where `rest` elements behind them are written later.
+template <class T, class Vector>
+INLINE void put(T* p, Vector v, int64_t n, int64_t rest) {
+  n + rest >= LANES ? store(p, v) : store_part(p, v, n);
+}
+
+// Calls body(height, width) of a window; those of the usual ones are constants.
+template <class Body>
+INLINE void with_size(const Range& rows, const Range& columns, Body body) {
+  using Two = std::integral_constant<int64_t, 2>;
+  using Three = std::integral_constant<int64_t, 3>;
+  if (rows.size() == 2 && columns.size() == 2) return body(Two{}, Two{});
+  if (rows.size() == 3 && columns.size() == 3) return body(Three{}, Three{});
+  body(rows.size(), columns.size());
+}
+
 // Windows side by side: each looks once at what it has, and writes its pixels; the others are 0.
 void max_pool_gradient_apart(const Pool& p, const float* dy, const int32_t* indices, float* dx) {
   const Source<float> g(dy, p.outputs());
@@ -197,24 +214,25 @@ EXPORT void max_pool_fwd(const int64_t* table, const float* from, float* y, int3
   const Source<float> x(from, p.inputs());
   const int64_t channels = p.channels, row_step = p.w.in * channels;
   for_each_pixel(p, p.h.out, p.w.out, &PoolAxis::window,
-                 [=](int64_t image, int64_t oh, int64_t ow, Range rows, Range columns) {
+                 [=](int64_t image, int64_t oh, int64_t ow, Range rows, Range columns) INLINED {
     const int64_t in = p.input(image, rows.first, columns.first), out = p.output(image, oh, ow);
+    const int64_t rest = (p.w.out - 1 - ow) * channels;
     const int32_t first = int32_t(rows.first * p.w.in + columns.first);
-    for (int64_t c = 0; c < channels; c += LANES) {
-      vfloat best = broadcast(-std::numeric_limits<float>::infinity());
-      vint where = vint{} + first;
-      for (int64_t a = 0; a < rows.size(); a++) {
-        int64_t at = in + a * row_step + c;
-        for (int64_t b = 0; b < columns.size(); b++, at += channels) {
-          const vfloat v = x.at(at, channels - c);
-          const vint better = (v > best) | (v != v);
-          best = better ? v : best;
-          where = better ? vint{} + int32_t(first + a * p.w.in + b) : where;
-        }
+    with_size(rows, columns, [=](auto height, auto width) INLINED {
+      for (int64_t c = 0; c < channels; c += LANES) {
+        vfloat best = broadcast(-std::numeric_limits<float>::infinity());
+        vint where = vint{} + first;
+        for (int64_t a = 0; a < height; a++)
+          for (int64_t b = 0; b < width; b++) {
+            const vfloat v = x.at(in + a * row_step + b * channels + c, channels - c);
+            const vint better = (v > best) | (v != v);
+            best = better ? v : best;
+            where = better ? vint{} + int32_t(first + a * p.w.in + b) : where;
+          }
+        put(y + out + c, best, channels - c, rest);
+        put(index + out + c, where, channels - c, rest);
       }
-      store_part(y + out + c, best, channels - c);
-      store_part(index + out + c, where, channels - c);
-    }
+    });
   });
 }
 

@@ -153,27 +153,55 @@ inline float* scratch(int64_t floats) {
   return buffer.data;
 }
 
-// LANES x LANES transpose; rows of src from `rows` on are taken as 0.
+// Exchanges the rows and columns of a square of LANES x LANES.
+#if defined(__AVX__)
+#if defined(__AVX512F__)
+INLINE vfloat low_pairs(vfloat a, vfloat b) { return _mm512_unpacklo_ps(a, b); }
+INLINE vfloat high_pairs(vfloat a, vfloat b) { return _mm512_unpackhi_ps(a, b); }
+INLINE vfloat low_halves(vfloat a, vfloat b) { return (vfloat)_mm512_unpacklo_pd((__m512d)a, (__m512d)b); }
+INLINE vfloat high_halves(vfloat a, vfloat b) { return (vfloat)_mm512_unpackhi_pd((__m512d)a, (__m512d)b); }
+INLINE vfloat even_quarters(vfloat a, vfloat b) { return _mm512_shuffle_f32x4(a, b, 0x88); }
+INLINE vfloat odd_quarters(vfloat a, vfloat b) { return _mm512_shuffle_f32x4(a, b, 0xdd); }
+#else
+INLINE vfloat low_pairs(vfloat a, vfloat b) { return _mm256_unpacklo_ps(a, b); }
+INLINE vfloat high_pairs(vfloat a, vfloat b) { return _mm256_unpackhi_ps(a, b); }
+INLINE vfloat low_halves(vfloat a, vfloat b) { return (vfloat)_mm256_unpacklo_pd((__m256d)a, (__m256d)b); }
+INLINE vfloat high_halves(vfloat a, vfloat b) { return (vfloat)_mm256_unpackhi_pd((__m256d)a, (__m256d)b); }
+INLINE vfloat even_quarters(vfloat a, vfloat b) { return _mm256_permute2f128_ps(a, b, 0x20); }
+INLINE vfloat odd_quarters(vfloat a, vfloat b) { return _mm256_permute2f128_ps(a, b, 0x31); }
+#endif
+INLINE void transpose_square(vfloat (&r)[LANES]) {
+  vfloat t[LANES];
+  UNROLL for (int i = 0; i < LANES; i += 2) {
+    t[i] = low_pairs(r[i], r[i + 1]);
+    t[i + 1] = high_pairs(r[i], r[i + 1]);
+  }
+  UNROLL for (int i = 0; i < LANES; i++) {  // its quarter q has column 4 q + i % 4 of four rows
+    const int from = i / 4 * 4 + i % 4 / 2;
+    r[i] = i % 2 ? high_halves(t[from], t[from + 2]) : low_halves(t[from], t[from + 2]);
+  }
+  UNROLL for (int groups = LANES / 4; groups > 1; groups /= 2) {  // quarters of two vectors become one
+    UNROLL for (int i = 0; i < LANES; i++) t[i] = r[i];
+    UNROLL for (int i = 0; i < LANES / 2; i++) {
+      const int from = i / 4 * 8 + i % 4;
+      r[i] = even_quarters(t[from], t[from + 4]);
+      r[LANES / 2 + i] = odd_quarters(t[from], t[from + 4]);
+    }
+  }
+}
+#else
+INLINE void transpose_square(vfloat (&r)[LANES]) {
+  vfloat t[LANES];
+  for (int i = 0; i < LANES; i++) t[i] = r[i];
+  for (int i = 0; i < LANES; i++)
+    for (int j = 0; j < LANES; j++) r[i][j] = t[j][i];
+}
+#endif
+
+// Transposes LANES x LANES; rows of src from `rows` on are taken as 0.
 INLINE void transpose(const float* src, int64_t src_ld, int64_t rows, float* dst, int64_t dst_ld) {
   vfloat r[LANES];
   UNROLL for (int i = 0; i < LANES; i++) r[i] = i < rows ? load(src + i * src_ld) : vfloat{};
-#if defined(__clang__)
-  for (int i = 0; i < LANES; i++)
-    for (int j = 0; j < LANES; j++) dst[i * dst_ld + j] = r[j][i];
-#else
-  UNROLL for (int h = LANES / 2; h >= 1; h /= 2) {  // exchange the off-diagonal blocks of size h
-    vint low, high;
-    UNROLL for (int j = 0; j < LANES; j++) {
-      low[j] = (j & h) ? LANES + (j ^ h) : j;
-      high[j] = (j & h) ? LANES + j : (j ^ h);
-    }
-    UNROLL for (int i = 0; i < LANES; i++) {
-      if (i & h) continue;
-      const vfloat a = r[i], b = r[i + h];
-      r[i] = __builtin_shuffle(a, b, low);
-      r[i + h] = __builtin_shuffle(a, b, high);
-    }
-  }
+  transpose_square(r);
   UNROLL for (int i = 0; i < LANES; i++) store(dst + i * dst_ld, r[i]);
-#endif
 }
