@@ -63,6 +63,21 @@ def test_each_remainder_of_tiles_and_channels(m, r, channels):
             assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_of_many_channels_are_made_for_a_part_of_the_outputs_at_a_time(threads):
+    """36 sums for each of 512 x 300 pairs of channels are 21 MiB; V and Y take 7."""
+    case = Case("", 9, (4, 4), 512, 300, (3, 3), padding=(1, 1))
+    x, _, g = arrays(case)
+    dw = np.full(case.w_shape, np.nan, np.float32)
+    base = winograd.tables("wgrad", Way("winograd", 4), case.desc)[0].copy()
+    with config(num_threads=threads):
+        assert native.library().winograd_wgrad_floats(native.ptr(base), 1) * 4 <= 18 << 20
+        winograd.wgrad(Way("winograd", 4), case.desc, x, g, dw)
+    expected = conv_wgrad_padded(x, g, case.f, *case.attrs.values())
+    assert error(dw, expected) <= WINOGRAD_ERRORS[4, 3]
+    assert np.abs(dw - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
 def test_f23_is_exact_on_small_integers():
     for channels in CHANNELS:
         case = Case("", 2, (9, 6), *channels, (3, 3), padding=(1, 1))

@@ -27,7 +27,6 @@ struct Map {
   int64_t in_pad() const { return round_up(in_c, LANES); }
   int64_t out_pad() const { return round_up(out_c, LANES); }
   int64_t filters() const { return in_c * out_pad() + APART; }  // floats of U of one point
-  int64_t sums() const { return out_c * in_pad() + APART; }     // of the sums of wgrad
 };
 
 constexpr int64_t LARGE_FILTERS = 4 << 20, WGRAD_BYTES = 8 << 20, WGRAD_MOST_BYTES = 32 << 20;

@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int64_t TURN_BYTES = 2 << 20;
+constexpr int64_t TURN_BYTES = 2 << 20, SUM_BYTES = 10 << 20;
 
 // sums[oc][ic padded] += Y^T V over `tiles` tiles of a chunk, for channels out of one block and one spectral point.
 void add_products(const Blocked& in, const Blocked& out, int64_t block, int64_t tiles, const float* y, const float* v,
@@ -30,14 +30,14 @@ void add_products(const Blocked& in, const Blocked& out, int64_t block, int64_t 
   }
 }
 
+// The filter of channel out o, whose sums of the first point begin at `sums`; those of the others follow `step` floats on.
 template <class X>
-void write_filter(const X& t, const Map& map, const float* sums, int64_t o, float* dw) {
+void write_filter(const X& t, const Map& map, const float* sums, int64_t step, int64_t o, float* dw) {
   constexpr int R = X::R, N = X::N;
-  const int64_t pad = map.in_pad(), step = map.sums();
   for (int64_t c = 0; c < map.in_c; c += LANES) {
     vfloat v[N][N], out[R][R];
     for (int i = 0; i < N; i++)
-      UNROLL for (int j = 0; j < N; j++) v[i][j] = load(sums + (i * N + j) * step + o * pad + c);
+      UNROLL for (int j = 0; j < N; j++) v[i][j] = load(sums + (i * N + j) * step + c);
     both_axes(v, out, [&](const vfloat* d, vfloat* w) { t.filters_t(d, w); });
     for (int i = 0; i < R; i++)
       for (int j = 0; j < R; j++)
@@ -50,24 +50,34 @@ struct Level {
   Map map;
   const float *x, *g;
   float *dw, *recent, *total;   // total: sums of whole levels of tiles, where there are several
-  int64_t chunk;
+  int64_t chunk, outputs;       // channels out whose sums are made at a time
 
   // In the place of `workspace`, which is moved on.
   Level(const Map& of, int64_t tiles, const float* inputs, const float* gradients, float* gradient, float*& workspace)
-      : map(of), x(inputs), g(gradients), dw(gradient), recent(workspace), chunk(tiles) {
-    const int64_t size = map.points() * map.sums();
+      : map(of), x(inputs), g(gradients), dw(gradient), recent(workspace), chunk(tiles), outputs(part(of, tiles)) {
+    const int64_t size = map.points() * sums(map, outputs);
     total = several() ? recent + size : recent;
     workspace = total + size;
   }
   bool several() const { return map.tiles() > LEVEL; }
+
+  // All; of a single chunk of tiles so few that their sums take about SUM_BYTES.
+  static int64_t part(const Map& map, int64_t tiles) {
+    const int64_t blocks = SUM_BYTES / (4 * map.points() * BLOCK * map.in_pad());
+    return map.tiles() > tiles ? map.out_c : std::min(map.out_c, std::max<int64_t>(1, blocks) * BLOCK);
+  }
+  // Floats of the sums of one point.
+  static int64_t sums(const Map& map, int64_t outputs) { return outputs * map.in_pad() + APART; }
 };
 
-// Adds the tiles of a chunk: for the threads of a parallel region.  v: room for V and Y.
+// Adds the tiles of a chunk, and writes the filters behind the last: for the threads of a parallel region.  v: room for V
+// and Y.
 template <class X>
 void add_chunk(const X& t, const Level& level, int64_t first, float* v) {
   const Map& map = level.map;
   const Blocked in(map.in_c, level.chunk), out(map.out_c, level.chunk);
-  const int64_t count = std::min(level.chunk, map.tiles() - first), each = map.sums(), last = first + count;
+  const int64_t count = std::min(level.chunk, map.tiles() - first), last = first + count, pad = map.in_pad();
+  const int64_t each = Level::sums(map, level.outputs);
   const bool starts = first % LEVEL == 0, ends = last == map.tiles() || last % LEVEL == 0;
   float* y = v + map.points() * in.floats();
 #pragma omp for schedule(static)
@@ -75,14 +85,21 @@ void add_chunk(const X& t, const Level& level, int64_t first, float* v) {
     put_input(t, map, level.x, in, first + k, k, v);
     put_gradient(t, map, level.g, out, first + k, k, y);
   }
+  for (int64_t from = 0; from < map.out_c; from += level.outputs) {
+    const int64_t outputs = std::min(level.outputs, map.out_c - from), blocks = ceil_div(outputs, BLOCK);
 #pragma omp for schedule(dynamic, 1)
-  for (int64_t job = 0; job < map.points() * out.blocks(); job++) {
-    const int64_t k = job / out.blocks(), block = job % out.blocks(), at = k * each + block * BLOCK * map.in_pad();
-    float *recent = level.recent, *total = level.total;
-    add_products(in, out, block, count, y + k * out.floats(), v + k * in.floats(), recent + at, !starts);
-    if (!ends || !level.several()) continue;
-    for (int64_t i = at; i < at + out.valid(block) * map.in_pad(); i += LANES)
-      store(total + i, first < LEVEL ? load(recent + i) : load(total + i) + load(recent + i));
+    for (int64_t job = 0; job < map.points() * blocks; job++) {
+      const int64_t k = job / blocks, block = job % blocks, at = k * each + block * BLOCK * pad;
+      const int64_t whole = from / BLOCK + block;
+      float *recent = level.recent, *total = level.total;
+      add_products(in, out, whole, count, y + k * out.floats(), v + k * in.floats(), recent + at, !starts);
+      if (!ends || !level.several()) continue;
+      for (int64_t i = at; i < at + out.valid(whole) * pad; i += LANES)
+        store(total + i, first < LEVEL ? load(recent + i) : load(total + i) + load(recent + i));
+    }
+    if (last < map.tiles()) continue;
+#pragma omp for schedule(static)
+    for (int64_t o = 0; o < outputs; o++) write_filter(t, map, level.total + o * pad, each, from + o, level.dw);
   }
 }
 
@@ -99,10 +116,6 @@ void wgrad(const X& t, const std::vector<Level>& levels, float* v) {
         left = true;
         add_chunk(t, level, turn * level.chunk, v);
       }
-    }
-    for (const Level& level : levels) {
-#pragma omp for schedule(static) nowait
-      for (int64_t o = 0; o < level.map.out_c; o++) write_filter(t, level.map, level.total, o, level.dw);
     }
   }
 }
@@ -122,9 +135,9 @@ EXPORT int64_t winograd_wgrad_floats(int64_t* maps_of, int64_t count) {
   for (int64_t k = 0; k < count; k++) {
     const Map& map = maps[k];
     work += map.tiles() * map.points() * map.in_c * map.out_c;
-    sums += map.points() * map.sums() * (map.tiles() > LEVEL ? 2 : 1);
-    const int64_t channels = map.in_pad() + map.out_pad();
-    chunk = std::max(chunk, map.points() * (turn_tiles(map, count) * channels + 2 * APART));
+    const int64_t channels = map.in_pad() + map.out_pad(), tiles = turn_tiles(map, count);
+    sums += map.points() * Level::sums(map, Level::part(map, tiles)) * (map.tiles() > LEVEL ? 2 : 1);
+    chunk = std::max(chunk, map.points() * (tiles * channels + 2 * APART));
   }
   for (int64_t k = 0; k < count; k++) maps[k].threads = team(work, 100000);
   return sums + chunk;
