@@ -48,6 +48,8 @@ INLINE void copy_run(T* to, int64_t to_step, const T* from, int64_t from_step, i
   if (to_step == 1 && from_step == 1) copy_elements(to, from, n);
   else if (to_step == 1 && from_step == -1)
     for (int64_t i = 0; i < n; i++) to[i] = from[-i];
+  else if (to_step == 1 && from_step == 0)
+    std::fill_n(to, n, *from);
   else if (to_step == 1)
     for (int64_t i = 0; i < n; i++) to[i] = from[i * from_step];
   else
