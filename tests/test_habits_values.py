@@ -347,3 +347,10 @@ def test_optimizers_that_lack_something_say_what() -> None:
                                       ((0,), (0,)), ((2, 0), (0,)), ((3,), (2, 3, 0))])
 def test_products_of_lines_and_nothing_have_gradients(a: tuple, b: tuple) -> None:
     like_torch(lambda x, y: x @ y, lambda x, y: x @ y, np.ones(a), np.ones(b))
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "bce_loss",
+                                  "bce_with_logits_loss"])
+def test_losses_name_themselves_where_a_target_has_integers(name: str) -> None:
+    says(DTypeError, lambda: getattr(ops, name)(alpha.ones((2,)), alpha.tensor([0, 1])), f"{name}: the target has dtype "
+         "int64, the input float32\nhelp: convert it: target.astype(x.dtype)")

@@ -23,6 +23,16 @@ def check_alike(where: str, **tensors: Tensor) -> None:
                                  "pass tensors of one shape"))
 
 
+def check_target(where: str, x: Tensor, target: Tensor) -> None:
+    """Refuses a target of a loss of numbers that has another shape, or integers.  Raises ShapeError, DTypeError."""
+    if x.shape != target.shape:
+        raise ShapeError(message(where, f"the input has shape {x.shape}, the target {target.shape}",
+                                 "make the shapes equal; a loss does not broadcast"))
+    if x.is_floating_point and not target.is_floating_point and target.dtype != "bool":
+        raise DTypeError(message(where, f"the target has dtype {target.dtype}, the input {x.dtype}",
+                                 "convert it: target.astype(x.dtype)"))
+
+
 def check_ranges(where: str, sizes: Shape, ranges: tuple[Range, ...], shape: Shape) -> None:
     """Refuses ranges that leave a tensor of `sizes`, or that have another number of elements than `shape`."""
     for n, (first, count, step) in zip(sizes, ranges):

@@ -10,7 +10,7 @@ from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import MAX_SIZE, NonNegative, Positive, Reduction, Share, Size, Spread
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import log_softmax, softmax, softplus
-from alpha.ops.checks import check_alike
+from alpha.ops.checks import check_alike, check_target
 from alpha.ops.elementwise import exp, log
 from alpha.ops.elementwise import where as where_
 from alpha.ops.reduce import Shape, accumulation_dtype
@@ -32,9 +32,7 @@ def _to_sum_dtype(x: Tensor) -> Tensor:
 
 def _checked_pair(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Checks the arguments of a loss of numbers, and returns x and target as the loss is computed with them."""
-    if x.shape != target.shape:
-        raise ShapeError(message(name, f"the input has shape {x.shape}, the target {target.shape}",
-                                 "make the shapes equal; a loss does not broadcast"))
+    check_target(name, x, target)
     return _to_sum_dtype(x), _to_sum_dtype(target)
 
 
