@@ -352,5 +352,16 @@ def test_products_of_lines_and_nothing_have_gradients(a: tuple, b: tuple) -> Non
 @pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "bce_loss",
                                   "bce_with_logits_loss"])
 def test_losses_name_themselves_where_a_target_has_integers(name: str) -> None:
-    says(DTypeError, lambda: getattr(ops, name)(alpha.ones((2,)), alpha.tensor([0, 1])), f"{name}: the target has dtype "
-         "int64, the input float32\nhelp: convert it: target.astype(x.dtype)")
+    says(DTypeError, lambda: getattr(ops, name)(alpha.ones((2,)), alpha.tensor([0, 1])), f"{name}: the target has "
+         "dtype int64, the input float32\nhelp: convert it: target.astype(x.dtype)")
+
+
+def test_apply_comes_to_a_module_after_those_in_it() -> None:
+    """What a block sets in its layers stays: a last batch norm of zeros, say."""
+    order: list[list[str]] = [[], []]
+    for kinds, found in zip((nn, torch.nn), order):
+        inner = kinds.Sequential(kinds.Linear(2, 2), kinds.ReLU())
+        net = kinds.Sequential(inner, kinds.ModuleList([kinds.Tanh()]), inner)
+        assert net.apply(lambda m: found.append(type(m).__name__)) is net  # noqa: B023
+    assert order[0] == order[1]
+    assert order[0][:3] == ["Linear", "ReLU", "Sequential"] and order[0][-1] == "Sequential"

@@ -93,7 +93,7 @@ def test_train_eval_apply_zero_grad_freeze():
     assert all(m.training for m in net.train().modules())
     seen = []
     assert net.apply(seen.append) is net
-    assert len(seen) == 6 and seen[0] is net
+    assert len(seen) == 6 and seen[-1] is net
     net(images(2, 4, 4, 2)).sum().backward()
     assert all(p.grad is not None for p in net.parameters())
     net.zero_grad()

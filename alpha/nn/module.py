@@ -108,12 +108,24 @@ class Module(Contents, Hooks):
     # ---- modes and moves ---------------------------------------------------------------------------------------------
 
     def apply(self, f: Callable[[Module], Any]) -> Module:
-        """Calls `f` on this module and on all below it, and returns this module.  Raises DTypeError if it cannot."""
+        """Calls `f` on all modules below this one, each once, then on itself, which it returns.
+
+        A module comes after those in it, as in PyTorch: what a block sets in its layers, their own turn does not undo.
+        Raises DTypeError if `f` cannot be called.
+        """
         if not callable(f):
             raise DTypeError(message(f"{type(self).__name__}.apply", f"f is {a_(f)}, a function is needed",
                                      "pass a function of a module"))
-        for module in self.modules():
+        seen: set[int] = set()
+
+        def visit(module: Module) -> None:
+            seen.add(id(module))
+            for child in module.children():
+                if id(child) not in seen:
+                    visit(child)
             f(module)
+
+        visit(self)
         return self
 
     def train(self, mode: bool = True) -> Module:
