@@ -83,7 +83,9 @@ template <class T> struct Var {  // divisor: count - correction
   using State = Moments;
   using Result = T;
   static __device__ State none() { return {0, 0, 0}; }
-  static __device__ State of(T v, i64, float origin) { return {to_float(v) - origin, 0, 1}; }
+  static __device__ State of(T v, i64, float origin) {  // m2 is NaN of what is not finite, as that of several is
+    return {to_float(v) - origin, to_float(v) - to_float(v), 1};
+  }
   static __device__ State merge(const State &a, const State &b) { return merge_moments(a, b); }
   static __device__ Result result(State s, float divisor) { return from_float<T>(s.m2 / divisor); }
 };
