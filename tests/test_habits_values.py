@@ -365,3 +365,10 @@ def test_apply_comes_to_a_module_after_those_in_it() -> None:
         assert net.apply(lambda m: found.append(type(m).__name__)) is net  # noqa: B023
     assert order[0] == order[1]
     assert order[0][:3] == ["Linear", "ReLU", "Sequential"] and order[0][-1] == "Sequential"
+
+
+def test_a_forward_that_has_no_signature_raises_its_own_error() -> None:
+    layer = nn.Module()
+    layer.forward = max     # of C, and nothing says what it takes
+    with pytest.raises(TypeError, match="'int' object is not iterable"):
+        layer(3)
