@@ -15,6 +15,7 @@ from benchmarks.checks import UnfairError
 from benchmarks.configurations import settled, usual
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("torch._dynamo")  # reads torch.cuda when it is first imported, which tests replace
 pytestmark = pytest.mark.torch
 
 EAGER = ["torch_nchw", "torch_nhwc"]
