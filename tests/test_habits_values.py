@@ -83,7 +83,7 @@ def test_weights_of_neighbours_are_no_integers(mode: str, dtype: str) -> None:
 def test_take_along_axis_repeats_what_is_shorter() -> None:
     x, rows, columns = np.arange(12.0).reshape(3, 4), np.array([[2], [0]]), np.array([[1, 3]])
     for a, index, axis in ((x, rows, 0), (x, columns, 1), (x[:, :1], np.array([[0, 2, 1]]), 0), (x, rows - 3, 0)):
-        y = alpha.tensor(a).take_along_axis(alpha.tensor(index % a.shape[axis]), axis)
+        y = alpha.tensor(a).take_along_axis(alpha.tensor(index), axis)
         assert_equal_at(y, np.take_along_axis(a, index, axis))
     leaf = alpha.tensor(x, requires_grad=True)
     leaf.take_along_axis(alpha.tensor(rows), 0).sum().backward()

@@ -139,7 +139,7 @@ def gather(x: Tensor, axis: Axis, index: Tensor) -> Tensor:
 
 @checked
 def take_along_axis(x: Tensor, index: Tensor, axis: Axis) -> Tensor:
-    """NumPy's form of gather: x and index are repeated to each other's lengths along the other axes.
+    """NumPy's form of gather: -1 is the last, and x and index are repeated to each other's lengths along other axes.
 
     Raises ShapeError: these lengths differ, and neither is 1; otherwise as gather.
     """
@@ -150,7 +150,8 @@ def take_along_axis(x: Tensor, index: Tensor, axis: Axis) -> Tensor:
                                  f"give index the shape of x, or lengths of 1; axis {axis} may have any"))
     both = [n if m == 1 else m for m, n in zip(index.shape, x.shape)]
     here = [tuple(t.shape[axis] if k == axis else n for k, n in enumerate(both)) for t in (x, index)]
-    return gather(x.expand(here[0]), axis, index.expand(here[1]))
+    found = index if index.dtype not in ("int32", "int64") else where(lt(index, 0), index + x.shape[axis], index)
+    return gather(x.expand(here[0]), axis, found.expand(here[1]))
 
 
 def _added(axis: int, index: Tensor, src: Tensor, shape: Shape) -> Tensor:
