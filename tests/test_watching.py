@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from alpha import nn
-from alpha.errors import ConfigError
+from alpha.errors import ArgumentError, ConfigError
 from alpha.training import Profile, TensorBoard, fit
 from train.__main__ import main
 from train.data import load
@@ -71,6 +71,16 @@ def test_without_its_library_tensorboard_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
     with pytest.raises(ConfigError, match=r'not installed\nhelp: pip install "\.\[tensorboard\]"'):
         TensorBoard(tmp_path)
+
+
+@pytest.mark.parametrize("made", [TensorBoard, Profile])
+@pytest.mark.parametrize("folder", [None, 3])
+def test_a_folder_is_a_path(made: type, folder: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """TensorBoard(None) wrote into a folder named None."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError, match=f"folder is {folder}"):
+        made(folder)
+    assert not list(tmp_path.iterdir())
 
 
 def test_images_are_drawn_with_what_they_were_taken_for(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.errors import ConfigError, message
+from alpha.errors import ArgumentError, ConfigError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count
 from alpha.profiler import Profiler
@@ -20,6 +20,13 @@ from alpha.tensor import Tensor
 from alpha.training.trainer import Callback, Row, Trainer
 
 WARM_UP = 3     # steps before those that are profiled: kernels are compiled and chosen in them
+
+
+def _path(where: str, folder: Any) -> Path:
+    try:
+        return Path(folder)
+    except TypeError as error:
+        raise ArgumentError(message(where, f"folder is {shown(folder)}", "pass a string or a pathlib.Path")) from error
 
 
 class Profile(Callback):
@@ -33,7 +40,7 @@ class Profile(Callback):
 
     @checked
     def __init__(self, folder: Any, steps: Count = 5, after: int = WARM_UP) -> None:
-        self.folder, self.steps, self.after = Path(folder), steps, max(after, 0)
+        self.folder, self.steps, self.after = _path("Profile", folder), steps, max(after, 0)
         self.profiler: Profiler | None = None
         self.seen = 0
 
@@ -78,6 +85,7 @@ class TensorBoard(Callback):
 
     @checked
     def __init__(self, folder: Any, every: int = 16) -> None:
+        path = _path("TensorBoard", folder)
         try:
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
@@ -86,7 +94,7 @@ class TensorBoard(Callback):
             raise ConfigError(message("tensorboard", "its library is not installed",
                                       'pip install ".[tensorboard]"')) from error
         self._event, self._summary = Event, Summary
-        self.writer = EventFileWriter(str(folder))
+        self.writer = EventFileWriter(str(path))
         self.every = every
         self._losses: list[tuple[int, Tensor]] = []     # read at the end of an epoch: reading waits for the device
 
