@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from alpha.errors import ArgumentError, ConfigError, message, shown
+from alpha.errors import ArgumentError, ConfigError, message
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Count
+from alpha.inputs.kinds import Count, Kind, Refused
 from alpha.profiler import Profiler
 from alpha.tensor import Tensor
 from alpha.training.trainer import Callback, Row, Trainer
@@ -22,11 +22,19 @@ from alpha.training.trainer import Callback, Row, Trainer
 WARM_UP = 3     # steps before those that are profiled: kernels are compiled and chosen in them
 
 
-def _path(where: str, folder: Any) -> Path:
-    try:
-        return Path(folder)
-    except TypeError as error:
-        raise ArgumentError(message(where, f"folder is {shown(folder)}", "pass a string or a pathlib.Path")) from error
+class _Folder(Kind):
+    """A path, as a Path."""
+
+    text, fix = "a path", "pass a string or a pathlib.Path"
+
+    def read(self, value: Any) -> Path:
+        try:
+            return Path(value)
+        except TypeError:
+            raise Refused(ArgumentError) from None
+
+
+Folder = Annotated[Any, _Folder()]
 
 
 class Profile(Callback):
@@ -39,8 +47,8 @@ class Profile(Callback):
     """
 
     @checked
-    def __init__(self, folder: Any, steps: Count = 5, after: int = WARM_UP) -> None:
-        self.folder, self.steps, self.after = _path("Profile", folder), steps, max(after, 0)
+    def __init__(self, folder: Folder, steps: Count = 5, after: int = WARM_UP) -> None:
+        self.folder, self.steps, self.after = folder, steps, max(after, 0)
         self.profiler: Profiler | None = None
         self.seen = 0
 
@@ -84,8 +92,7 @@ class TensorBoard(Callback):
     """
 
     @checked
-    def __init__(self, folder: Any, every: int = 16) -> None:
-        path = _path("TensorBoard", folder)
+    def __init__(self, folder: Folder, every: int = 16) -> None:
         try:
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
@@ -94,7 +101,7 @@ class TensorBoard(Callback):
             raise ConfigError(message("tensorboard", "its library is not installed",
                                       'pip install ".[tensorboard]"')) from error
         self._event, self._summary = Event, Summary
-        self.writer = EventFileWriter(str(path))
+        self.writer = EventFileWriter(str(folder))
         self.every = every
         self._losses: list[tuple[int, Tensor]] = []     # read at the end of an epoch: reading waits for the device
 
