@@ -128,6 +128,12 @@ class Backend(Protocol):
                forget: Callable[[], None]) -> Any:
         """Returns what `function` does to arrays like `inputs`: alpha.cuda.runtime.recording.Recording."""
 
+    def step_numbers(self, numbers: tuple[float, ...]) -> AbstractContextManager[Array]:
+        """For a block of a function that is recorded: steps of optimizers read their numbers in the array given.
+
+        float32, shape (number of them,); each replay is given others.
+        """
+
     def memory_stats(self) -> dict[str, int]:
         """Returns bytes: live, cached, peak (of live, since the last reset)."""
 

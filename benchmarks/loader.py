@@ -48,20 +48,20 @@ def epoch_of(batches: Iterable[Any], model: str, device: str) -> Callable[[], fl
     net = models.create(model).to(device)
     optimizer = optim.SGD(net.named_parameters(), lr=0.01, momentum=0.9)
 
-    def losses(x: alpha.Tensor, y: alpha.Tensor) -> alpha.Tensor:
+    def update(x: alpha.Tensor, y: alpha.Tensor) -> alpha.Tensor:
         loss = ops.cross_entropy(net(x), y)
         loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
         return loss.detach()
 
-    step, backend = alpha.capture(losses, net), get_backend(device)
+    step, backend = alpha.capture(update, net, optimizer), get_backend(device)
 
     def run() -> float:
         backend.synchronize()
         start = time.perf_counter()
         for x, y in batches:
             step(x, y)
-            optimizer.step()
-            optimizer.zero_grad()
         backend.synchronize()
         return time.perf_counter() - start
     return run

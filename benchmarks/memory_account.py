@@ -162,7 +162,7 @@ def of_alpha(side: AlphaSide) -> dict[str, Any]:
     """
     weights = _of_all((*side.net.parameters(), *(b for _, b in side.net.named_buffers())))
     side.optimizer.zero_grad()
-    side.gradients.close()  # a recording holds memory of its own; here the step runs op by op
+    side.update.close()  # a recording holds memory of its own; here the step runs op by op
     gc.collect()
     batches = _of_all(t for batch in side.batches for t in batch)
     state = _of_all(side.optimizer.state_dict()["tensors"].values())
@@ -172,6 +172,7 @@ def of_alpha(side: AlphaSide) -> dict[str, Any]:
     activations, gradients = traced_step(side, trace)
     there = trace.there_at_peak(gradients) if _phase(trace) != "forward" else []
     at_peak = {**standing, "gradients": there, "activations": trace.held}
+    side.optimizer.zero_grad()
     known = sum(total(group, pooled_only=True) for group in at_peak.values())
     outside = sum(total(group) for group in at_peak.values()) - known
     unpooled = sum(total(group) - total(group, pooled_only=True) for group in standing.values())

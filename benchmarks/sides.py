@@ -59,7 +59,7 @@ class AlphaSide:
         self.batches = [tuple(alpha.tensor(a, device=device) for a in batch) for batch in batches]
         self.parameters = sum(p.size for p in net.parameters())
         self.steps = 0
-        self.gradients = alpha.capture(self._gradients, net)
+        self.update = alpha.capture(self._update, net, self.optimizer)
 
     def mode(self) -> AbstractContextManager[Any]:
         """The precision, for a block."""
@@ -77,18 +77,17 @@ class AlphaSide:
         y = self.net(x)
         return ops.cross_entropy(y, labels) if y.ndim == 2 else (y * y).mean()
 
-    def _gradients(self, x: Any, labels: Any) -> Any:
+    def _update(self, x: Any, labels: Any) -> Any:
         loss = self.loss(x, labels)
         loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         return loss.detach()
 
     def step(self) -> Any:
         """Makes one update and returns the loss before it."""
         with self.mode():
-            self.optimizer.zero_grad()
-            loss = self.gradients(*self.next_batch())
-            self.optimizer.step()
-        return loss
+            return self.update(*self.next_batch())
 
     def synchronize(self) -> None:
         self.backend.synchronize()

@@ -46,6 +46,30 @@ def like_torch(ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: np
         assert_equal_at(x.grad, leaf.grad.numpy(), rtol=rtol, atol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_remainders_are_exact(dtype: str) -> None:
+    """However often the divisor goes into the number: nothing is left of a - floor(a / b) * b in float32 there."""
+    a = np.array([1e7, -1e7, 1e6, 5.3, -5.3, 5.3, 7.0, -6.0, 0.0, 1.0, -1.0, 5.0, inf, 3.0, nan], dtype)
+    b = np.array([7.3, 7.3, -3.7, 0.1, 0.1, -0.1, 7.0, 3.0, 4.0, inf, inf, -inf, 2.0, 0.0, 1.0], dtype)
+    like_torch(lambda x, y: x % y, lambda x, y: x % y, a, b)
+    like_torch(lambda x: x % 0.3, lambda x: x % 0.3, a)
+    like_torch(lambda x: 1e7 % x, lambda x: torch.tensor(1e7, dtype=x.dtype) % x, b)
+    left = (alpha.tensor(a) % alpha.tensor(b)).numpy()
+    assert (np.signbit(left) == np.signbit(b))[~np.isnan(left)].all()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_remainders_of_integers(dtype: str) -> None:
+    a, b = np.array([7, 8, 0, 200, 5], dtype), np.array([3, 2, 5, 255, 0], dtype)
+    x, y = alpha.tensor(a), alpha.tensor(b)
+    assert (x % y).dtype == dtype and (x % y).tolist() == [1, 0, 0, 200, 5]
+    assert (x // y * y + x % y).tolist() == a.tolist()
+    if dtype != "uint8":
+        least = np.iinfo(dtype).min
+        left = alpha.tensor(np.array([-7, 7, least, least], dtype)) % alpha.tensor(np.array([3, -3, -1, 3], dtype))
+        assert left.tolist() == [2, -2, 0, int(least) % 3]
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "bool"])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "area"])
 def test_weights_of_neighbours_are_no_integers(mode: str, dtype: str) -> None:
@@ -314,8 +338,9 @@ def test_optimizers_that_lack_something_say_what() -> None:
     says(ConfigError, lambda: Unfinished([p]), "Unfinished: it has no setting lr\nhelp: hand it on: super().__init__("
          "params, lr=lr)")
     says(NotDefinedError, lambda: Unfinished([p], lr=0.1).step(), "Unfinished: it has no method slots\nhelp: define it")
-    half = type("Half", (Unfinished,), {"slots": lambda self, group: ()})
-    says(NotDefinedError, lambda: half([p], lr=0.1).step(), "Half: it has no method update")
+    for base, method in ((Unfinished, "update"), (optim.Composed, "formula")):
+        half = type("Half", (base,), {"slots": lambda self, group: ()})
+        says(NotDefinedError, lambda: half([p], lr=0.1).step(), f"Half: it has no method {method}")  # noqa: B023
 
 
 @pytest.mark.parametrize(("a", "b"), [((3,), (0, 3, 5)), ((3,), (0, 0, 3, 5)), ((0, 4, 3), (3,)), ((0,), (0, 2)),

@@ -94,6 +94,14 @@ def _floor(x: Array, out: Array) -> Array:
     return np.floor(x, out=out) if x.dtype.kind == "f" else np.positive(x, out=out)
 
 
+def _remainder(a: Array | Number, b: Array | Number, out: Array) -> Array:
+    """As np.remainder, but a where the integer b is 0."""
+    np.remainder(a, b, out=out)
+    if out.dtype.kind != "f":
+        np.copyto(out, a, where=np.equal(b, 0), casting="same_kind")
+    return out
+
+
 for _op, _ufunc, _few in ((ops.neg, np.negative, LIGHT), (ops.exp, np.exp, 0), (ops.log, np.log, 0),
                           (ops.sqrt, np.sqrt, LIGHT), (ops.abs, np.absolute, LIGHT), (ops.sign, _sign, 0),
                           (ops.erf, erf, 0)):
@@ -105,6 +113,7 @@ for _op, _ufunc in ((ops.add, np.add), (ops.sub, np.subtract), (ops.mul, np.mult
 for _op, _ufunc in ((logic.floor, _floor), (logic.sin, np.sin), (logic.cos, np.cos)):
     _op.impl("cpu")(_unary(_ufunc))
 logic.floor_divide.impl("cpu")(_binary(np.floor_divide))
+logic.remainder.impl("cpu")(_binary(_remainder))
 
 for _op, _ufunc in ((ops.maximum, np.maximum), (ops.minimum, np.minimum)):
     bind(_op, _quiet(_ufunc))

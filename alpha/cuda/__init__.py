@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from sys import getrefcount
 from typing import Any
 
@@ -124,6 +125,9 @@ class CudaBackend:
     def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array],
                forget: Callable[[], None]) -> Recording:
         return Recording(function, inputs, forget)
+
+    def step_numbers(self, numbers: tuple[float, ...]) -> AbstractContextManager[Array]:
+        return memory.recorder.step_numbers(numbers)  # type: ignore[no-any-return]
 
     def memory_stats(self) -> dict[str, int]:
         pool = memory.pool

@@ -47,14 +47,14 @@ class _Reads:
         if kind in ("row", "gate"):
             self.spans.append(f"unsigned span{k}")
         if kind in ("column", "one"):
-            self.held.append(f"  const auto held{k} = " + (f"some<N>(x{k} + first);" if kind == "column" else
-                                                           f"one<N>(x{k});"))
-            self.elements.append(f"held{k}.get(k)" if kind == "column" else f"held{k}")
+            self.held.append(f"  const auto held{k} = " + (f"::load<N>(x{k} + first);" if kind == "column" else
+                                                           f"one(x{k});"))
+            self.elements.append(f"get(held{k}, k)" if kind == "column" else f"held{k}")
             return
         row = "r" if kind == "whole" else f"unsigned(r) / span{k}"
-        self.members.append(f"decltype({'one' if kind == 'row' else 'some'}<N>(x{k})) x{k};")
-        self.loads.append(f"one<N>(x{k} + {row})" if kind == "row" else f"some<N>(x{k} + i64({row}) * stride + first)")
-        self.elements.append(f"row.x{k}" if kind == "row" else f"row.x{k}.get(k)")
+        self.members.append(f"decltype({'one' if kind == 'row' else '::load<N>'}(x{k})) x{k};")
+        self.loads.append(f"one(x{k} + {row})" if kind == "row" else f"::load<N>(x{k} + i64({row}) * stride + first)")
+        self.elements.append(f"row.x{k}" if kind == "row" else f"get(row.x{k}, k)")
 
 
 def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] | None], outputs: Sequence[int],

@@ -40,6 +40,9 @@ floor = unary("floor", "y = the largest integer that is not above x; the gradien
               dtypes="number", equation="")
 floor_divide = binary("floor_divide", "y = floor(a / b), exactly: that of the true quotient; no gradient.  Integers: 0 "
                       "where b is 0.", None, None)
+remainder = binary("remainder", "y = a - floor(a / b) * b, exactly, with the sign of b, as Python's %.  Integers: a "
+                   "where b is 0.  The gradient of b is -g * floor(a / b).", lambda g, s: g,
+                   lambda g, s: g * -floor_divide(s.a, s.b), saves="a b")
 sin = unary("sin", "y = sin(x), x in radians.", lambda g, s: g * cos(s.x), saves="x", equation="")
 cos = unary("cos", "y = cos(x), x in radians.", lambda g, s: g * -sin(s.x), saves="x", equation="")
 
@@ -149,12 +152,6 @@ def equal(a: Tensor, b: Tensor) -> bool:
 
 def _whole(x: Tensor) -> bool:
     return x.dtype not in FLOAT_DTYPES
-
-
-@checked
-def remainder(a: Tensor | Number, b: Tensor | Number) -> Tensor:
-    """y = a - floor(a / b) * b, which has the sign of b, as Python's %.  The gradient of b is -g * floor(a / b)."""
-    return sub(a, mul(floor_divide(a, b), b))
 
 
 @checked

@@ -6,6 +6,9 @@ wanted is empty. Nothing here has a gradient. t counts the steps from 1.
 
 Where a step takes `factor`, a float32 tensor of shape () (see loss_scale_step), its gradients are factor * g, and a
 factor of 0 skips it: nothing changes then, not even the states.
+
+The functions *_numbers say what a GPU computes with: made of a step's attributes in double, rounded to float32 once.
+They are all that depends on lr, t and the settings, so a recorded step (alpha.capture) is given others each time.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from alpha.errors import ShapeError, message
 from alpha.inputs.kinds import Count, Decay, Finite, Limit, NonNegative, Share
 from alpha.op import Spec, op
 from alpha.tensor import Tensor
+
+Numbers = tuple[float, ...]
 
 
 def _check_factor(where: str, factor: Tensor | None) -> None:
@@ -65,6 +70,15 @@ class sgd_step:
         _match("sgd_step", params, "" if momentum else "momenta", grads=grads, momenta=momenta)
 
 
+def sgd_numbers(*, lr: float, momentum: float, dampening: float, nesterov: bool, weight_decay: float, first: bool
+                ) -> Numbers:
+    """Returns lr and weight_decay; with momentum keep, take, now, ahead too: v = keep v + take d, now d + ahead v."""
+    if not momentum:
+        return lr, weight_decay
+    return (lr, weight_decay, *((0.0, 1.0) if first else (momentum, 1 - dampening)),
+            *((1.0, momentum) if nesterov else (0.0, 1.0)))
+
+
 @op
 class adam_step:
     """Adam, AdamW (decoupled) and AMSGrad (with vmax).
@@ -91,6 +105,23 @@ class adam_step:
               0.999, eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0, decoupled: bool = False):
         _check_factor("adam_step", factor)
         _match("adam_step", params, "vmax", grads=grads, m=m, v=v, vmax=vmax)
+
+
+def adam_numbers(*, lr: float, step: int, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool
+                 ) -> Numbers:
+    """Returns lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t), the betas, eps, and the decay: of d, and by shrinking w."""
+    return (lr / (1 - beta1 ** step), 1 / sqrt(1 - beta2 ** step), *_averages(beta1, beta2), eps,
+            *_decay(lr, weight_decay, decoupled))
+
+
+def _averages(*betas: float) -> Numbers:
+    """Returns what is kept, and what is taken, by each average."""
+    return tuple([x for beta in betas for x in (beta, 1 - beta)])
+
+
+def _decay(lr: float, weight_decay: float, decoupled: bool) -> Numbers:
+    """Returns the weight decay in the gradient, and the factor that shrinks the parameters."""
+    return (0.0, 1 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
 
 
 @op
@@ -125,6 +156,11 @@ class rmsprop_step:
                square_avg=square_avg, grad_avg=grad_avg, momenta=momenta)
 
 
+def rmsprop_numbers(*, lr: float, alpha: float, eps: float, weight_decay: float, momentum: float) -> Numbers:
+    """Returns lr, alpha, 1 - alpha, eps, weight_decay, momentum."""
+    return lr, *_averages(alpha), eps, weight_decay, momentum
+
+
 @op
 class adamax_step:
     """Adamax: Adam with the largest gradient so far, decaying, instead of the root mean square.
@@ -148,6 +184,11 @@ class adamax_step:
               eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0):
         _check_factor("adamax_step", factor)
         _match("adamax_step", params, grads=grads, m=m, u=u)
+
+
+def adamax_numbers(*, lr: float, step: int, beta1: float, beta2: float, eps: float, weight_decay: float) -> Numbers:
+    """Returns lr / (1 - beta1^t), beta1, 1 - beta1, beta2, eps, weight_decay."""
+    return lr / (1 - beta1 ** step), *_averages(beta1), beta2, eps, weight_decay
 
 
 @op
@@ -188,6 +229,13 @@ def radam_rate(lr: float, step: int, beta1: float, beta2: float) -> tuple[float,
                        * (1 - beta2 ** step)), True
 
 
+def radam_numbers(*, lr: float, step: int, beta1: float, beta2: float, eps: float, weight_decay: float,
+                  decoupled: bool = False) -> Numbers:
+    """Returns the rate, the betas, eps, the decay as of Adam, and whether the rate is that of the rectified step."""
+    rate, rectified = radam_rate(lr, step, beta1, beta2)
+    return rate, *_averages(beta1, beta2), eps, *_decay(lr, weight_decay, decoupled), float(rectified)
+
+
 @op
 class adamod_step:
     """AdaMod: Adam whose rate per element is bounded by its own exponential average s.
@@ -212,6 +260,13 @@ class adamod_step:
               0.999, beta3: Decay = 0.999, eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0):
         _check_factor("adamod_step", factor)
         _match("adamod_step", params, grads=grads, m=m, v=v, s=s)
+
+
+def adamod_numbers(*, lr: float, step: int, beta1: float, beta2: float, beta3: float, eps: float, weight_decay: float
+                   ) -> Numbers:
+    """Returns lr, 1 / (1 - beta1^t), 1 - beta2^t, the betas, eps, and the factor that shrinks the parameters."""
+    return (lr, 1 / (1 - beta1 ** step), 1 - beta2 ** step, *_averages(beta1, beta2, beta3), eps,
+            1 - lr * weight_decay)
 
 
 @op

@@ -6,7 +6,7 @@ from alpha.methods import twins
 from alpha.optim import schedule
 from alpha.optim.adam import Adam, Adamax, AdaMod, AdamW, RAdam
 from alpha.optim.clip import clip_grad_norm, clip_grad_norm_, clip_grad_value, clip_grad_value_
-from alpha.optim.composed import LAMB, Adadelta, Adagrad, Lion, Lookahead, NAdam
+from alpha.optim.composed import LAMB, Adadelta, Adagrad, Composed, Lion, Lookahead, NAdam
 from alpha.optim.ema import ExponentialMovingAverage
 from alpha.optim.optimizer import Optimizer
 from alpha.optim.plateau import ReduceLROnPlateau

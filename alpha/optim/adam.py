@@ -11,6 +11,7 @@ from typing import Any
 from alpha import ops
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Betas, Decay, Lr, NonNegative
+from alpha.ops import update
 from alpha.optim.optimizer import Optimizer, Params
 from alpha.tensor import Tensor
 
@@ -61,6 +62,9 @@ class Adam(_Adaptive):
         ops.adam_step(params, grads, states["m"], states["v"], states.get("vmax", []), factor,
                       decoupled=self.decoupled, **self.shared(group, lr, step))
 
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        return update.adam_numbers(decoupled=self.decoupled, **self.shared(group, lr, step))
+
 
 class AdamW(Adam):
     """Adam with decoupled weight decay: d = g, and the step begins with
@@ -101,6 +105,9 @@ class Adamax(_Adaptive):
                lr: float, step: int, factor: Tensor | None) -> None:
         ops.adamax_step(params, grads, states["m"], states["u"], factor, **self.shared(group, lr, step))
 
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        return update.adamax_numbers(**self.shared(group, lr, step))
+
 
 class RAdam(_Adaptive):
     """Adam whose adaptive step waits until the variance of its scale is bounded.
@@ -123,6 +130,9 @@ class RAdam(_Adaptive):
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
                lr: float, step: int, factor: Tensor | None) -> None:
         ops.radam_step(params, grads, states["m"], states["v"], factor, **self.shared(group, lr, step))
+
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        return update.radam_numbers(**self.shared(group, lr, step))
 
 
 class AdaMod(_Adaptive):
@@ -152,3 +162,6 @@ class AdaMod(_Adaptive):
                lr: float, step: int, factor: Tensor | None) -> None:
         ops.adamod_step(params, grads, states["m"], states["v"], states["s"], factor,
                         beta3=group["beta3"], **self.shared(group, lr, step))
+
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        return update.adamod_numbers(beta3=group["beta3"], **self.shared(group, lr, step))

@@ -1,27 +1,28 @@
 """Optimizers whose update is written with ops, tensor by tensor: Lion, LAMB, NAdam, Adagrad, Adadelta; and Lookahead.
 
 In the equations w is a parameter, g its gradient, t the number of the step, from 1, and d = g + weight_decay * w.
-A subclass of `Composed` states one such update as a function, which is all that an optimizer of one's own needs.
+A subclass of `Composed` states one such update as a function, which is all that an optimizer of one's own needs. If its
+step is to be recorded (alpha.capture), `numbers` makes what follows from lr and step, and `formula` takes that alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import inf, sqrt
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import sqrt
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ArgumentError, CheckpointError, message, shown
+from alpha.errors import ArgumentError, CheckpointError, GraphError, message, shown
 from alpha.graph import no_grad
 from alpha.inputs.arguments import bound_methods, checked
-from alpha.inputs.kinds import Betas, Count, Decay, Lr, NonNegative, Real, Share
+from alpha.inputs.kinds import Betas, Count, Decay, Lr, NonNegative, Share
 from alpha.inputs.schema import check_names, fitted
 from alpha.optim.optimizer import Optimizer, Params
+from alpha.optim.recorded import RATE
 from alpha.tensor import Tensor
 
 State = Mapping[str, Tensor]
 New = tuple[Tensor, dict[str, Tensor]]
-_RATE = Real("a finite number of at least 0", lambda v: 0 <= v < inf)
 
 
 class Composed(Optimizer):
@@ -31,9 +32,16 @@ class Composed(Optimizer):
         """Returns the new w, and the new tensor of each slot."""
         raise self._undefined("formula")
 
+    def taken(self, group: Mapping[str, Any], lr: float, step: int) -> Sequence[Any]:
+        """Returns `numbers`; where the step is recorded as tensors of shape (), which hold others each time."""
+        return self.numbers(group, lr, step) if self._recorded is None else self._recorded.unpacked()
+
+    def form(self, group: Mapping[str, Any]) -> Hashable:
+        return tuple([value for name, value in group.items() if name not in ("params", "names", "lr")])
+
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
                lr: float, step: int, factor: Tensor | None) -> None:
-        lr = _RATE.take(type(self).__name__, "lr", lr)      # a schedule may have returned anything
+        lr = RATE.take(type(self).__name__, "lr", lr)
         takes = None if factor is None else factor > 0     # 0 skips the step: nothing changes then
         for k, (p, g) in enumerate(zip(params, grads)):
             state = {slot: tensors[k].detach() for slot, tensors in states.items()}
@@ -70,10 +78,13 @@ class Lion(Composed):
         return ("m",)
 
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
-        beta1, beta2 = group["betas"]
-        m = state["m"]
-        w = w * (1 - lr * group["weight_decay"]) - (m * beta1 + g * (1 - beta1)).sign() * lr
+        (beta1, beta2), m = group["betas"], state["m"]
+        shrink, rate = self.taken(group, lr, step)
+        w = w * shrink - (m * beta1 + g * (1 - beta1)).sign() * rate
         return w, {"m": m * beta2 + g * (1 - beta2)}
+
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        return 1 - lr * group["weight_decay"], lr
 
 
 class NAdam(Composed):
@@ -111,15 +122,18 @@ class NAdam(Composed):
 
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
         beta1, beta2 = group["betas"]
-        products = self._products_of(beta1, group["momentum_decay"], step)
-        now, following = products[step], products[step + 1]
-        mu, mu_next = (self._momentum(beta1, group["momentum_decay"], t) for t in (step, step + 1))
+        mine, ahead, inverse = self.taken(group, lr, step)
         d = _decayed(group, w, g)
         m, v = state["m"] * beta1 + d * (1 - beta1), state["v"] * beta2 + d * d * (1 - beta2)
-        mine = lr * (1 - mu) / (1 - now)
-        ahead = lr * mu_next / (1 - following)
-        scale = (v * (1 / (1 - beta2 ** step))).sqrt() + group["eps"]
+        scale = (v * inverse).sqrt() + group["eps"]
         return w - (d * mine + m * ahead) / scale, {"m": m, "v": v}
+
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        beta1, beta2 = group["betas"]
+        products = self._products_of(beta1, group["momentum_decay"], step)
+        mu, mu_next = (self._momentum(beta1, group["momentum_decay"], t) for t in (step, step + 1))
+        return (lr * (1 - mu) / (1 - products[step]), lr * mu_next / (1 - products[step + 1]),
+                1 / (1 - beta2 ** step))
 
 
 class Adagrad(Composed):
@@ -143,7 +157,11 @@ class Adagrad(Composed):
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
         d = _decayed(group, w, g)
         s = state["s"] + d * d
-        return w - d * (lr / (1 + (step - 1) * group["lr_decay"])) / (s.sqrt() + group["eps"]), {"s": s}
+        rate, = self.taken(group, lr, step)
+        return w - d * rate / (s.sqrt() + group["eps"]), {"s": s}
+
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        return (lr / (1 + (step - 1) * group["lr_decay"]),)
 
 
 class Adadelta(Composed):
@@ -167,10 +185,14 @@ class Adadelta(Composed):
 
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
         rho, eps = group["rho"], group["eps"]
+        rate, = self.taken(group, lr, step)
         d = _decayed(group, w, g)
         v = state["v"] * rho + d * d * (1 - rho)
         q = (state["u"] + eps).sqrt() / (v + eps).sqrt() * d
-        return w - q * lr, {"v": v, "u": state["u"] * rho + q * q * (1 - rho)}
+        return w - q * rate, {"v": v, "u": state["u"] * rho + q * q * (1 - rho)}
+
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        return (lr,)
 
 
 class LAMB(Composed):
@@ -194,12 +216,17 @@ class LAMB(Composed):
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
         beta1, beta2 = group["betas"]
         m, v = state["m"] * beta1 + g * (1 - beta1), state["v"] * beta2 + g * g * (1 - beta2)
-        r = m * (1 / (1 - beta1 ** step)) / (v.sqrt() * (1 / sqrt(1 - beta2 ** step)) + group["eps"])
+        inverse, inverse_root, rate = self.taken(group, lr, step)
+        r = m * inverse / (v.sqrt() * inverse_root + group["eps"])
         r = r + w * group["weight_decay"]
         size, length = w.norm(), r.norm()
         both = (size > 0) & (length > 0)
         trust = ops.where(both, size / ops.where(both, length, 1.0), 1.0)
-        return w - r * (trust * lr), {"m": m, "v": v}
+        return w - r * (trust * rate), {"m": m, "v": v}
+
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        beta1, beta2 = group["betas"]
+        return 1 / (1 - beta1 ** step), 1 / sqrt(1 - beta2 ** step), lr
 
 
 @bound_methods()
@@ -229,6 +256,9 @@ class Lookahead:
 
     def step(self, factor: Tensor | None = None) -> None:
         """Does the inner optimizer's step, and every k-th time that of the slow weights."""
+        if self.optimizer._recorded is not None:
+            raise GraphError(message("Lookahead", "its step is not the same each time, so it cannot be recorded",
+                                     "call it outside of the captured function"))
         self.optimizer.step(factor)
         if self.optimizer.step_count % self.k == 0:
             with no_grad():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Union
 
@@ -14,6 +15,7 @@ from alpha.errors import (
     ArgumentError,
     CheckpointError,
     ConfigError,
+    GraphError,
     NotDefinedError,
     NotFoundError,
     message,
@@ -23,6 +25,7 @@ from alpha.graph import no_grad
 from alpha.inputs.arguments import bound_methods, checked, kinds_of
 from alpha.inputs.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
 from alpha.methods import twins
+from alpha.optim.recorded import RecordedSteps, captured, refuse_second_step
 from alpha.tensor import Tensor
 
 NamedParams = Union[Tensor, Iterable[Union[Tensor, tuple[str, Tensor]]]]
@@ -50,7 +53,7 @@ class State(dict[str, Any]):
                                     "optimizer.param_groups has the settings, optimizer.state what it keeps"))
 
 
-@bound_methods("slots", "update", "check")
+@bound_methods("slots", "update", "check", "numbers", "form")
 class Optimizer:
     """Base of optimizers; a subclass says which tensors it keeps per parameter, and calls its update op.
 
@@ -66,6 +69,8 @@ class Optimizer:
         ConfigError: there are no parameters, one comes twice or is no leaf, a setting is unknown or out of range.
         ArgumentError: params is no list, or a setting is of the wrong type.
     """
+
+    _recorded: RecordedSteps | None = None  # while a function that makes steps is recorded
 
     def __init__(self, params: Params, **settings: Any) -> None:
         self.step_count = 0
@@ -130,6 +135,17 @@ class Optimizer:
     def check(self, group: Mapping[str, Any]) -> None:
         """Raises ConfigError for settings that do not go together; each by itself fits the annotation of __init__."""
 
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        """Returns all numbers that `update` makes of lr, step and the settings; without it no step can be recorded.
+
+        Where `update` calls an op of alpha/ops/update.py, once, they are those of its function *_numbers.
+        """
+        raise NotImplementedError
+
+    def form(self, group: Mapping[str, Any]) -> Hashable:
+        """Returns what of the group's settings decides which kernels a step launches: not what `numbers` has."""
+        return self.slots(group)
+
     # ---- groups ------------------------------------------------------------------------------------------------------
 
     def _add_group(self, group: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -186,6 +202,10 @@ class Optimizer:
                    "pass the result of loss_scale_step, or None")
             raise ArgumentError(message(self._name, f"factor is {shown(factor)}, a float32 tensor of shape () is "
                                         "needed", fix))
+        if self in captured:
+            refuse_second_step(self)
+        if self._recorded is not None:
+            self._recorded.steps.append([])
         with no_grad():
             for group in self.param_groups:
                 lr, slots = self._lr(group), self.slots(group)
@@ -201,12 +221,18 @@ class Optimizer:
         for name, p in members:
             self._counts[name] = step
             kept = self._states.setdefault(name, {})
+            if self._recorded is not None and not kept.keys() >= {*slots}:
+                raise GraphError(message(self._name, f"the state of {name} is made in the function that is recorded",
+                                         "make a step before"))
             for slot in slots:
                 if slot not in kept:        # at the first step, or where a setting that needs it was switched on later
                     kept[slot] = ops.zeros(p.shape, dtype=p.dtype, device=p.device)
         states = {slot: [self._states[name][slot] for name, _ in members] for slot in slots}
         grads = [p.grad for _, p in members if p.grad is not None]
-        self.update(group, [p for _, p in members], grads, states, lr, step, factor)
+        place: AbstractContextManager[None] = nullcontext() if self._recorded is None else self._recorded.part(
+            group, [name for name, _ in members], step, members[0][1].device)
+        with place:
+            self.update(group, [p for _, p in members], grads, states, lr, step, factor)
 
     @checked
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from alpha import ops
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Decay, Lr, NonNegative
+from alpha.ops.update import rmsprop_numbers
 from alpha.optim.optimizer import Optimizer, Params
 from alpha.tensor import Tensor
 
@@ -45,5 +46,11 @@ class RMSprop(Optimizer):
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
                lr: float, step: int, factor: Tensor | None) -> None:
         ops.rmsprop_step(params, grads, states["v"], states.get("a", []), states.get("b", []), factor,
-                         lr=lr, alpha=group["alpha"], eps=group["eps"], weight_decay=group["weight_decay"],
-                         momentum=group["momentum"])
+                         **_attributes(group, lr))
+
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        return rmsprop_numbers(**_attributes(group, lr))
+
+
+def _attributes(group: Mapping[str, Any], lr: float) -> dict[str, Any]:
+    return dict(lr=lr, **{name: group[name] for name in ("alpha", "eps", "weight_decay", "momentum")})

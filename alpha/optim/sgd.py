@@ -9,6 +9,7 @@ from alpha import ops
 from alpha.errors import ConfigError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Decay, Lr, NonNegative
+from alpha.ops.update import sgd_numbers
 from alpha.optim.optimizer import Optimizer, Params
 from alpha.tensor import Tensor
 
@@ -47,6 +48,12 @@ class SGD(Optimizer):
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
                lr: float, step: int, factor: Tensor | None) -> None:
-        ops.sgd_step(params, grads, states.get("momentum", []), factor, lr=lr, momentum=group["momentum"],
-                     dampening=group["dampening"], nesterov=group["nesterov"], weight_decay=group["weight_decay"],
-                     first=step == 1)
+        ops.sgd_step(params, grads, states.get("momentum", []), factor, **_attributes(group, lr, step))
+
+    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
+        return sgd_numbers(**_attributes(group, lr, step))
+
+
+def _attributes(group: Mapping[str, Any], lr: float, step: int) -> dict[str, Any]:
+    return dict(lr=lr, momentum=group["momentum"], dampening=group["dampening"], nesterov=group["nesterov"],
+                weight_decay=group["weight_decay"], first=step == 1)

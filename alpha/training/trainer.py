@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import sys
 import time
 from collections import deque
@@ -24,6 +25,7 @@ from alpha.capture import capture
 from alpha.errors import AnomalyError, ConfigError, DataError, NotFoundError, message, shown
 from alpha.graph import no_grad
 from alpha.nn import Module
+from alpha.optim.recorded import can_record
 from alpha.tensor import Tensor
 from alpha.training.metrics import Metric, prepared, total
 from alpha.training.registries import Loss
@@ -133,11 +135,11 @@ class Trainer:
         self.model, self.optimizer, self.loss, self.metrics = model, optimizer, loss, dict(metrics)
         self.epochs, self.steps_per_epoch, self.max_steps = epochs, steps_per_epoch, max_steps
         self.clip, self.ema, self.scaler = clip, ema, scaler
-        self.losses = capture(self._losses, model, *([loss] if isinstance(loss, Module) else []))
+        self._parts: tuple[Any, ...] = ()   # that `_prepare` was called for
         self.progress = Progress()
         self.stopped = False
 
-    def _losses(self, x: Any, y: Any) -> tuple[Tensor, ...]:
+    def losses(self, x: Any, y: Any) -> tuple[Tensor, ...]:
         """Returns the mean loss, shape (), and the device's part of each metric; leaves the gradients."""
         outputs = self.model(x)
         loss = self.loss(outputs, y)
@@ -156,7 +158,33 @@ class Trainer:
         Returns:
             the mean loss, shape (); of each metric what the device computes, such as the predicted classes.
         """
+        scaler = self.scaler
+        parts = (self.model, self.loss, self.optimizer, self.clip, scaler, scaler and scaler.growth_interval)
+        if not self._parts or any(map(operator.is_not, parts, self._parts)):
+            self._parts = parts
+            self._prepare()
+        found = self._captured(x, y)
+        if not self._whole:
+            self._update()
+        if self.ema is not None:
+            self.ema.update()
+        return found
+
+    def _prepare(self) -> None:
+        """Has as much of a step recorded, on a GPU, as can be: to clip without a scaler, gradients are read back."""
+        state: list[Any] = [part for part in (self.model, self.loss) if isinstance(part, Module)]
+        self._whole = can_record(self.optimizer) and (self.scaler is not None or not self.clip)
+        if self._whole:
+            state += [*[p for group in self.optimizer.param_groups for p in group["params"]], self.optimizer]
+        self._captured = capture(self._with_update if self._whole else self.losses, *state)
+
+    def _with_update(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         found = self.losses(x, y)
+        self._update()
+        return found
+
+    def _update(self) -> None:
+        """Makes the optimizer's step and drops the gradients."""
         if self.scaler is not None:
             self.scaler.step(self.optimizer, max_norm=self.clip)
         else:
@@ -164,9 +192,6 @@ class Trainer:
                 optim.clip_grad_norm(self.model.named_parameters(), self.clip)
             self.optimizer.step()
         self.optimizer.zero_grad()
-        if self.ema is not None:
-            self.ema.update()
-        return found
 
     @property
     def device(self) -> str:
@@ -236,8 +261,7 @@ class Trainer:
     def train_epoch(self, batches: Iterable[Batch], callbacks: Sequence[Callback] = ()) -> None:
         """Trains to the end of the present epoch, or until max_steps or `stop` ends it.
 
-        Raises:
-            AnomalyError: if a loss is not finite.
+        Raises AnomalyError if a loss is not finite.
         """
         state = self.progress
         self.model.train()

@@ -191,8 +191,8 @@ def test_the_memory_of_a_step_on_the_gpu_is_explained(precision: str) -> None:
     found = side.account()
     for _ in range(4):
         side.step()
-    assert side.gradients.found  # captured by now; the account is that of a step op by op, all the same
-    assert side.account()["peak"] == pytest.approx(found["peak"], rel=0.02) and side.gradients.found is None
+    assert side.update.found  # captured by now; the account is that of a step op by op, all the same
+    assert side.account()["peak"] == pytest.approx(found["peak"], rel=0.02) and side.update.found is None
     assert found["weights"] == 4 * (side.parameters + 16) and found["gradients"] == 4 * side.parameters
     assert found["optimizer_state"] == found["gradients"]
     assert found["activations"] >= 4 * 8 * 8 * 8 * (2 if precision == "bf16" else 4)

@@ -2,6 +2,7 @@
 // One OS thread runs everything, blocks one after another, so there are no locks.
 #pragma once
 #include "abi.h"
+#include <algorithm>
 #include <stdio.h>
 #include <string.h>
 #include <utility>
@@ -142,11 +143,14 @@ template <auto Entry, class... Args, size_t... Index>
 void call_with(void** p, std::index_sequence<Index...>) {
   Entry(*(Args*)p[Index]...);
 }
+// Arguments begin at 0x210 of a bank. Where the first has an alignment of 128 bytes, ptxas moves all: it has it there.
 template <class... Args, class Function>
 constexpr size_t each_argument(Function f) {  // f(index, offset, bytes); returns the bytes of all
+  const size_t moved = std::max({size_t(1), alignof(Args)...}) > 64 ? 128 - 0x210 % 128 : 0;
   size_t at = 0, i = 0;
-  ((at = (at + alignof(Args) - 1) / alignof(Args) * alignof(Args), f(i++, at, sizeof(Args)), at += sizeof(Args)), ...);
-  return at;
+  ((at = (at + alignof(Args) - 1) / alignof(Args) * alignof(Args), f(i++, moved + at, sizeof(Args)), at += sizeof(Args)),
+   ...);
+  return moved + at;
 }
 template <auto Entry, class... Args>
 struct Launcher {

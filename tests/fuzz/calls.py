@@ -171,7 +171,7 @@ FUNCTIONS = {name: getattr(ops, name) for name in ops.__all__} | {
     **{f"init.{name}": getattr(init, name) for name in vars(init) if name.endswith("_") and not name.startswith("_")}}
 LAYERS = {name: cls for name, cls in vars(nn).items() if isinstance(cls, type) and issubclass(cls, nn.Module)}
 OPTIMIZERS = {name: cls for name, cls in vars(optim).items() if isinstance(cls, type)
-              and issubclass(cls, optim.Optimizer) and cls is not optim.Optimizer}
+              and issubclass(cls, optim.Optimizer) and cls not in (optim.Optimizer, optim.Composed)}
 SCHEDULES = {name: f for name, f in vars(optim.schedule).items() if inspect.isfunction(f)
              and f.__module__ == optim.schedule.__name__ and not name.startswith("_")}
 DATA = {name: getattr(data, name) for name in data.__all__ if name not in ("ImageFolder", "register_dataset")}

@@ -219,13 +219,14 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         launches=1, depth=4,
         # Of a block of 64 of k, and of the end of a tile whose results have 16 bits; of pairs a block of outputs alone.
         tiles={"fp32": {"128x128": (0.985, 1.0), "128x64": (0.545, 0.7), "128x96": (0.795, 0.8), "128x32": (0.4, 0.55),
+                        "64x32": (0.3, 0.4),
                         "128x64 held 6": (0.545, 0.7)},
                "tf32": {**WIDE, "256x64": (0.49, 1.15), "128 pairs x64": (0.155, 0.84, 0.199),
                         "256x64 held 6": (0.49, 1.15)},
                "16 bits": {**WIDE, "128 pairs x128": (0.305, 1.0, 0.324), "128x192": (0.47, 1.5),
                            "256x64": (0.48, 0.82), "128 pairs x64": (0.178, 0.67, 0.199), "128x256 held 3": (0.62, 2.0),
                            "128x64 held 10": (0.3, 0.67), "256x64 held 6": (0.48, 0.82),
-                           "256x96 held 6": (0.58, 1.25)}},
+                           "256x96 held 6": (0.58, 1.25), "64x64": (0.15, 0.5)}},
         part=0.3,                     # of a block, however few of its products are made
         sum_us=4.5, sum_l2=0.5,       # the launch that adds slices, and its share of the L2 cache's rate
         cluster_us=1.6,               # more, of a tile whose blocks, a cluster, add up their slices

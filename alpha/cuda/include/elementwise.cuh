@@ -11,9 +11,7 @@
 //           widest type. Neighbouring threads read neighbouring packets. The grid may have any size. A block whose
 //           share the end cuts short goes element by element, so that nothing stands between the loads of the others.
 #pragma once
-#include <string.h>
-#include <type_traits>
-#include "storage.cuh"
+#include "lanes.cuh"
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -22,42 +20,6 @@ using u64 = unsigned long long;
 
 constexpr int THREADS = 256;
 constexpr int RANK = 6;  // axes of a Layout
-
-// ---- packets --------------------------------------------------------------------------------------------------------
-
-// E elements that are read or written at once
-template <class T, int E> struct alignas(sizeof(T) * E) Vec {
-  T v[E];
-};
-template <class T, int E> union VecBits {
-  typename BitsOf<sizeof(T) * E>::type bits;
-  Vec<T, E> vec;
-};
-
-template <int E, class T> INLINE Vec<T, E> load_whole(const T *p) {
-  VecBits<T, E> u;
-  u.bits = *reinterpret_cast<const typename BitsOf<sizeof(T) * E>::type *>(p);
-  return u.vec;
-}
-template <int E, class T> INLINE void store_whole(T *p, const Vec<T, E> &vec) {
-  VecBits<T, E> u;
-  u.vec = vec;
-  *reinterpret_cast<typename BitsOf<sizeof(T) * E>::type *>(p) = u.bits;
-}
-
-// The first `left` elements at p, at most E; p is aligned to E elements.
-template <int E, class T> INLINE Vec<T, E> load_part(const T *p, i64 left) {
-  if (left >= E) return load_whole<E>(p);
-  Vec<T, E> vec;
-  UNROLL for (int e = 0; e < E; e++)
-    if (e < left) vec.v[e] = p[e];
-  return vec;
-}
-template <int E, class T> INLINE void store_part(T *p, const Vec<T, E> &vec, i64 left) {
-  if (left >= E) return store_whole<E>(p, vec);
-  UNROLL for (int e = 0; e < E; e++)
-    if (e < left) p[e] = vec.v[e];
-}
 
 // ---- types: how an element is stored, and in what it is computed ----------------------------------------------------
 
@@ -83,29 +45,21 @@ template <class R, class C> INLINE R narrow(C v) {
     return static_cast<R>(v);
 }
 
-// Element e of a packet, and a packet of elements: two 16-bit floats of a word are converted where they are, which
-// saves taking the word apart and putting it together.
-template <class T, int E> constexpr bool IN_PAIRS = IS_FLOAT<T> && sizeof(T) == 2 && E % 2 == 0;
-
-template <class C, class T, int E> INLINE C element(const Vec<T, E> &vec, int e) {
-  if constexpr (IN_PAIRS<T, E>) {
-    u32 word;
-    memcpy(&word, &vec.v[e - e % 2], 4);
-    return static_cast<C>(float_of_pair<T>(word, e % 2));
-  } else {
-    return widen<C>(vec.v[e]);
-  }
+// Element e of E that were read at once, and E results that are written so.
+template <class C, class T, int E> INLINE C element(const Lanes<E, T> &lanes, int e) {
+  if constexpr (IS_FLOAT<T>) return static_cast<C>(value(lanes, e));
+  else return widen<C>(lanes.v[e]);
 }
-template <class R, class C, int E> INLINE Vec<R, E> narrow_all(const C (&value)[E]) {
-  Vec<R, E> out;
-  UNROLL for (int e = 0; e < E; e++)
-    if constexpr (!IN_PAIRS<R, E>) {
-      out.v[e] = narrow<R>(value[e]);
-    } else if (e % 2 == 0) {
-      const u32 word = pair_of_floats<R>(static_cast<float>(value[e]), static_cast<float>(value[e + 1]));
-      memcpy(&out.v[e], &word, 4);
-    }
-  return out;
+template <class R, class C, int E> INLINE void store_narrow(R *y, const C (&values)[E]) {
+  if constexpr (IS_FLOAT<R>) {
+    float floats[E];
+    UNROLL for (int e = 0; e < E; e++) floats[e] = static_cast<float>(values[e]);
+    store_floats(y, floats);
+  } else {
+    Lanes<E, R> lanes;
+    UNROLL for (int e = 0; e < E; e++) lanes.v[e] = narrow<R>(values[e]);
+    store(y, lanes);
+  }
 }
 
 // ---- where an element of y finds its operands -----------------------------------------------------------------------
@@ -134,16 +88,16 @@ template <int K> struct Layout {
 template <class T, int E, int PACKETS> struct Operand {
   const T *data;  // null: `number` stands for every element
   Number<T> number;
-  Vec<T, E> packet[PACKETS];
+  Lanes<E, T> packet[PACKETS];
 
   INLINE void load(i64 first) {
     if (data)
-      UNROLL for (int p = 0; p < PACKETS; p++) packet[p] = load_whole<E>(data + first + p * THREADS * E);
+      UNROLL for (int p = 0; p < PACKETS; p++) packet[p] = ::load<E>(data + first + p * THREADS * E);
   }
   INLINE void load_at(int p, i64 offset, i64 stride) {
     if (!data) return;
     if (stride) {
-      packet[p] = load_whole<E>(data + offset);
+      packet[p] = ::load<E>(data + offset);
     } else {
       const T all = data[offset];
       UNROLL for (int e = 0; e < E; e++) packet[p].v[e] = all;
@@ -158,9 +112,9 @@ template <class T, int E, int PACKETS> struct Operand {
 template <int E, int PACKETS, class C, class R, class F, class... Operands>
 INLINE void write(F f, R *y, i64 first, const Operands &...in) {
   UNROLL for (int p = 0; p < PACKETS; p++) {
-    C value[E];
-    UNROLL for (int e = 0; e < E; e++) value[e] = f(in.template at<C>(p, e)...);
-    store_whole<E>(y + first + p * THREADS * E, narrow_all<R>(value));
+    C values[E];
+    UNROLL for (int e = 0; e < E; e++) values[e] = f(in.template at<C>(p, e)...);
+    store_narrow(y + first + p * THREADS * E, values);
   }
 }
 

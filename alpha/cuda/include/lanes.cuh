@@ -8,37 +8,29 @@
 
 template <int V, class T> struct Lanes { T v[V]; };
 
-template <int V> using BytesOf = std::conditional_t<V == 8, uint2, unsigned>;  // 8 or 4 of them, in one access
-
-// p: a multiple of V elements where these are packets or bytes
-template <int V, class T> INLINE Lanes<V, T> load(const T *p) {
+// p: a multiple of V elements, or of 16 bytes where these are fewer. LAST: nobody reads it again soon, so the L2 cache
+// may drop it first
+template <int V, bool LAST = false, class T> INLINE Lanes<V, T> load(const T *p) {
+  constexpr int EACH = V < LANES<T> ? V : LANES<T>;  // in one access
+  using Word = typename BitsOf<EACH * sizeof(T)>::type;
+  static_assert(V % EACH == 0, "whole words");
   Lanes<V, T> lanes;
-  if constexpr (V % LANES<T> == 0) {
-    UNROLL for (int k = 0; k < V; k += LANES<T>) {
-      const Packet<T> packet = load16(p + k);
-      memcpy(lanes.v + k, &packet, 16);
-    }
-  } else if constexpr (sizeof(T) == 1 && V >= 4) {
-    const BytesOf<V> bytes = *reinterpret_cast<const BytesOf<V> *>(p);
-    memcpy(lanes.v, &bytes, V);
-  } else {
-    UNROLL for (int k = 0; k < V; k++) lanes.v[k] = p[k];
+  UNROLL for (int k = 0; k < V; k += EACH) {
+    const Word *from = reinterpret_cast<const Word *>(p + k);
+    Word word;
+    if constexpr (LAST) word = __ldcs(from);
+    else word = *from;
+    memcpy(lanes.v + k, &word, sizeof(word));
   }
   return lanes;
 }
 template <int V, class T> INLINE void store(T *p, const Lanes<V, T> &lanes) {
-  if constexpr (V % LANES<T> == 0) {
-    UNROLL for (int k = 0; k < V; k += LANES<T>) {
-      Packet<T> packet;
-      memcpy(&packet, lanes.v + k, 16);
-      store16(p + k, packet);
-    }
-  } else if constexpr (sizeof(T) == 1 && V >= 4) {
-    BytesOf<V> bytes;
-    memcpy(&bytes, lanes.v, V);
-    *reinterpret_cast<BytesOf<V> *>(p) = bytes;
-  } else {
-    UNROLL for (int k = 0; k < V; k++) p[k] = lanes.v[k];
+  constexpr int EACH = V < LANES<T> ? V : LANES<T>;
+  using Word = typename BitsOf<EACH * sizeof(T)>::type;
+  UNROLL for (int k = 0; k < V; k += EACH) {
+    Word word;
+    memcpy(&word, lanes.v + k, sizeof(word));
+    *reinterpret_cast<Word *>(p + k) = word;
   }
 }
 

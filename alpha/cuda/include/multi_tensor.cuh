@@ -1,7 +1,7 @@
 // One launch over a list of tensors: every block finds its chunk of its tensor in a table that travels as a kernel
 // argument, so that neither a copy to the device nor a synchronisation precedes the launch.
 #pragma once
-#include "storage.cuh"
+#include "lanes.cuh"
 
 // Columns of `count` words, one row per tensor: the address in list 0, the address in list 1, ..., in the last list;
 // then the number of elements; then the tensor's first block. A tensor of n elements has ceil(n / chunk) blocks.
@@ -44,16 +44,16 @@ INLINE void update_all(const Table &table, int count, int chunk, const float *fa
   const i64 whole = here.end - here.end % L;  // packets end here; only the last chunk of a tensor has a tail
   // the loads of one packet of each list are enough in flight
   UNROLL_BY(1) for (i64 i = here.begin + threadIdx.x * L; i < whole; i += blockDim.x * L) {
-    const Packet<T> g = load16(read + i);
-    Packet<T> packets[CHANGED];
-    UNROLL for (int k = 0; k < CHANGED; k++) packets[k] = load16(changed[k] + i);
+    const Lanes<L, T> g = load<L>(read + i);
+    Lanes<L, T> packets[CHANGED];
+    UNROLL for (int k = 0; k < CHANGED; k++) packets[k] = load<L>(changed[k] + i);
     UNROLL for (int lane = 0; lane < L; lane++) {
       float values[CHANGED];
       UNROLL for (int k = 0; k < CHANGED; k++) values[k] = to_float(packets[k].v[lane]);
       step(values, times * to_float(g.v[lane]));
       UNROLL for (int k = 0; k < CHANGED; k++) packets[k].v[lane] = from_float<T>(values[k]);
     }
-    UNROLL for (int k = 0; k < CHANGED; k++) store16(changed[k] + i, packets[k]);
+    UNROLL for (int k = 0; k < CHANGED; k++) store(changed[k] + i, packets[k]);
   }
   for (i64 i = whole + threadIdx.x; i < here.end; i += blockDim.x) {
     float values[CHANGED];

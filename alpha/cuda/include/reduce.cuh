@@ -1,20 +1,13 @@
 // Reductions in a fixed order: over the lanes of a group of threads, over the rows that a block's threads share, and
 // the walk of a block down the columns of a matrix. Which elements meet when follows from the shapes alone.
 #pragma once
-#include <string.h>
-#include <type_traits>
-
+#include "lanes.cuh"
 #include "moments.cuh"
-#include "storage.cuh"
 
 constexpr int THREADS = 256;  // of every block
 
 // ---- pieces: N elements that one thread reads at once; N is LANES<T>, or what a row is a multiple of, as a rule 1
 
-template <class T, int N> struct alignas(N * sizeof(T)) Part {
-  using Word = typename BitsOf<N * sizeof(T)>::type;
-  T v[N];
-};
 // Instantiates kernels for every storage type: KERNELS(T, suffix, N) has <name>_<dtype> read pieces of 16 bytes, and
 // <name>_single_<dtype> single elements, or as many as PIECE says.
 #ifndef PIECE
@@ -26,31 +19,15 @@ template <class T, int N> struct alignas(N * sizeof(T)) Part {
   PIECE_KERNELS_OF(KERNELS, bf16, bfloat16) \
   PIECE_KERNELS_OF(KERNELS, f16, float16)
 
-// LAST: nobody reads it again soon, so the L2 cache may drop it first
-template <int N, bool LAST = false, class T> INLINE auto load_piece(const T *p) {
+// As store, but 16 bytes stay one access: as an assignment it may become 4 of 4 bytes.
+template <class T, int N> INLINE void store_piece(T *p, const Lanes<N, T> &piece) {
   if constexpr (N < LANES<T>) {
-    const auto bits = *reinterpret_cast<const typename Part<T, N>::Word *>(p);
-    Part<T, N> piece;
-    memcpy(&piece, &bits, sizeof(piece));
-    return piece;
-  } else if constexpr (LAST) {
-    const uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(p));
-    Packet<T> piece;
-    memcpy(&piece, &bits, 16);
-    return piece;
+    store(p, piece);
   } else {
-    return load16(p);
+    uint4 bits;
+    memcpy(&bits, &piece, 16);
+    __stcg(reinterpret_cast<uint4 *>(p), bits);
   }
-}
-template <class T, int N> INLINE void store_piece(T *p, const Part<T, N> &piece) {
-  typename Part<T, N>::Word bits;
-  memcpy(&bits, &piece, sizeof(piece));
-  *reinterpret_cast<typename Part<T, N>::Word *>(p) = bits;
-}
-template <class T> INLINE void store_piece(T *p, const Packet<T> &piece) {
-  uint4 bits;
-  memcpy(&bits, &piece, 16);
-  __stcg(reinterpret_cast<uint4 *>(p), bits);  // as an assignment it may become 4 stores of 4 bytes
 }
 
 // A scale or a shift for elements of type T: of that type too, or float32 (`wide`). A null pointer stands for `absent`.
@@ -69,11 +46,8 @@ template <class T> struct Parameter {
     }
   }
   template <int N, class P> static INLINE void get(float (&v)[N], const P *p) {
-    constexpr int LENGTH = N < LANES<P> ? N : LANES<P>;
-    UNROLL for (int first = 0; first < N; first += LENGTH) {
-      const auto piece = load_piece<LENGTH>(p + first);
-      UNROLL for (int lane = 0; lane < LENGTH; lane++) v[first + lane] = to_float(piece.v[lane]);
-    }
+    const Lanes<N, P> piece = ::load<N>(p);
+    UNROLL for (int lane = 0; lane < N; lane++) v[lane] = to_float(piece.v[lane]);
   }
 };
 

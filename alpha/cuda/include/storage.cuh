@@ -54,18 +54,5 @@ template <class T> INLINE void store_pair(T *to, float first, float second) {
 
 template <class T> constexpr int LANES = 16 / sizeof(T);  // elements of one 16-byte access
 
-template <class T> struct alignas(16) Packet {
-  T v[LANES<T>];
-};
-
-template <class T> INLINE Packet<T> load16(const T *p) {  // p: a multiple of 16 bytes
-  union { uint4 bits; Packet<T> packet; } u{*reinterpret_cast<const uint4 *>(p)};
-  return u.packet;
-}
-template <class T> INLINE void store16(T *p, const Packet<T> &packet) {
-  union { Packet<T> packet; uint4 bits; } u{packet};
-  *reinterpret_cast<uint4 *>(p) = u.bits;
-}
-
 // Instantiates a kernel for every storage type: KERNEL(T, dtype) defines `<name>_<dtype>`.
 #define FLOAT_KERNELS(KERNEL) KERNEL(float, float32) KERNEL(bf16, bfloat16) KERNEL(f16, float16)

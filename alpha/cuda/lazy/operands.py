@@ -156,7 +156,7 @@ def forget(arrays: Sequence[Array]) -> None:
     """
     write_before(arrays)
     for x in arrays:
-        if x.derived is None:
+        if not x.derived and x.__class__ is Array:
             continue
         if x.__class__ is Deferred:
             x.derived.settle()

@@ -35,7 +35,7 @@ constexpr int SMALL = 4 * STEP;    // alpha/cuda/lazy/operands.py knows it too
 // x[i .. i + E), with zeros from `end` on; WHOLE: the end is not before i + E
 template <bool WHOLE> INLINE void load(float (&v)[E], const float *x, i64 i, i64 end) {
   if (WHOLE || i + E <= end) {
-    const Packet<float> low = load16(x + i), high = load16(x + i + 4);
+    const Lanes<4, float> low = ::load<4>(x + i), high = ::load<4>(x + i + 4);
     UNROLL for (int e = 0; e < E; e++) v[e] = e < 4 ? low.v[e % 4] : high.v[e % 4];
   } else {
     UNROLL for (int e = 0; e < E; e++) v[e] = i + e < end ? x[i + e] : 0.0f;
@@ -230,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   UNROLL_BY(2) for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
     float v[4];
     stored.unpack(v, stored.load(i));
-    store16(y + i, Packet<float>{{v[0], v[1], v[2], v[3]}});
+    ::store(y + i, Lanes<4, float>{{v[0], v[1], v[2], v[3]}});
   }
 }
 ALPHA_KERNEL(planes_merge)
@@ -241,15 +241,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const bool whole = header->flag;
   const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
   UNROLL_BY(2) for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
-    Packet<float> piece = load16(g + i), of;
+    Lanes<4, float> piece = ::load<4>(g + i), of;
     if (whole) {
-      of = load16(static_cast<const float *>(y) + i);
+      of = ::load<4>(static_cast<const float *>(y) + i);
     } else {
       const uint2 high = *reinterpret_cast<const uint2 *>(static_cast<const f16 *>(y) + i);
       UNROLL for (int e = 0; e < 4; e++) of.v[e] = float_of_pair<f16>(e < 2 ? high.x : high.y, e % 2);
     }
     UNROLL for (int e = 0; e < 4; e++) piece.v[e] = of.v[e] <= 0 ? 0 : piece.v[e];
-    store16(dx + i, piece);
+    ::store(dx + i, piece);
   }
 }
 ALPHA_KERNEL(planes_relu_grad)

@@ -33,7 +33,7 @@ struct PlaneWriter {
 
 // Float32 elements [i, i + 4), i a multiple of 4, from planes or, where their flag is set, from elements.
 struct Stored {
-  using Piece = Packet<float>;
+  using Piece = Lanes<4, float>;
   static constexpr bool READS = true;
   const char *memory;
   i64 size;
@@ -43,20 +43,19 @@ struct Stored {
       : memory(static_cast<const char *>(memory)), size(size), scale(header->scale), whole(header->flag) {}
   INLINE Stored(const void *memory, i64 size)
       : memory(static_cast<const char *>(memory)), size(size), scale(1), whole(true) {}
-  INLINE Packet<float> load(i64 i) const {
+  INLINE Piece load(i64 i) const {
     const char *first = memory + (whole ? 4 * i : 2 * i), *second = whole ? first + 8 : first + 2 * size;
-    union {
-      uint2 bits[2];
-      Packet<float> packet;
-    } u{{*reinterpret_cast<const uint2 *>(first), *reinterpret_cast<const uint2 *>(second)}};
-    return u.packet;
+    const uint2 bits[2] = {*reinterpret_cast<const uint2 *>(first), *reinterpret_cast<const uint2 *>(second)};
+    Piece piece;
+    memcpy(&piece, bits, sizeof(bits));
+    return piece;
   }
-  INLINE float at(const Packet<float> &packet, int e) const {
-    const unsigned high = __float_as_uint(packet.v[e / 2]), low = __float_as_uint(packet.v[2 + e / 2]);
-    return whole ? packet.v[e] : (float_of_pair<f16>(high, e % 2) + float_of_pair<f16>(low, e % 2)) * scale;
+  INLINE float at(const Piece &piece, int e) const {
+    const unsigned high = __float_as_uint(piece.v[e / 2]), low = __float_as_uint(piece.v[2 + e / 2]);
+    return whole ? piece.v[e] : (float_of_pair<f16>(high, e % 2) + float_of_pair<f16>(low, e % 2)) * scale;
   }
-  INLINE void unpack(float (&v)[4], const Packet<float> &packet) const {
-    UNROLL for (int e = 0; e < 4; e++) v[e] = at(packet, e);
+  INLINE void unpack(float (&v)[4], const Piece &piece) const {
+    UNROLL for (int e = 0; e < 4; e++) v[e] = at(piece, e);
   }
 };
 // header: null where there are but elements

@@ -7,14 +7,16 @@ A recording repeats launches with the addresses and numbers of the time when it 
 own (runtime/arena.py), of which nobody else is given any, copies of its inputs there, and a hold on every other
 array that it uses. Its outputs are copied out at each replay. What the host computes in between is not repeated: a
 function that reads a tensor back, or makes one from host data, is refused. Random numbers go on, as kernels read seed
-and counter from memory.
+and counter from memory; and so do steps of optimizers, whose numbers the caller gives anew to each replay. All of these
+lie in one block, which the launch before the graph writes: it copies the inputs, too.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -26,13 +28,18 @@ from alpha.cuda.runtime import backlog, libcuda, memory
 from alpha.cuda.runtime.arena import Arena, unmap_waiting
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, copy, empty, free_cached
+from alpha.cuda.runtime.memory import Array, empty, free_cached
 from alpha.errors import AlphaError, message
 
 Arrays = Sequence[Array]
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: memory may be allocated meanwhile
-_BEGIN_RANDOM = Kernel("begin_random.cu", "begin_random", "ptr from, u64 seed, u64 counter", threads=1)
+ROOM = 3840  # bytes of the numbers that a replay begins with, of which 16 are seed and counter
+MOST = 8     # arrays that a launch copies
+_PACK = struct.Struct(f"{3 * MOST}q").pack
+_PAIRS = f"block[{24 * MOST}] copies, i32 count"
+_BEGIN = Kernel("begin.cu", "begin", f"ptr to, block[{ROOM}] numbers, {_PAIRS}", threads=ROOM // 8)
+_COPIES = Kernel("begin.cu", "copies", _PAIRS, threads=ROOM // 8)
 
 
 class Recorder:
@@ -41,7 +48,8 @@ class Recorder:
     Attributes:
         own: addresses of the blocks that come from the recording's arena.
         held: the other arrays that the recorded work reads or writes.
-        begin: two numbers in device memory, from which random numbers start; None until there are any.
+        begin: numbers in device memory: seed and counter, from which random numbers start, and those of steps; None
+            until there are any.
     """
 
     def __init__(self) -> None:
@@ -50,6 +58,8 @@ class Recorder:
         self.begin: Array | None = None
         self.counter = random.get_state()[1]
         self.drawn: dict[int, int] = {}  # numbers that kernels make, by their offset; backward makes them again
+        self._used = 16                  # bytes of `begin`
+        self._step: tuple[tuple[float, ...], Array] | None = None
 
     def hold(self, values: Sequence[Any]) -> None:
         """Keeps those arguments of a launch alive that nobody else may."""
@@ -82,10 +92,37 @@ class Recorder:
 
     def random(self, offset: int, n: int) -> tuple[int, Array]:
         """Returns what is added to a counter in memory to get `offset`, and where that counter is; n numbers follow."""
-        if self.begin is None:
-            self.begin = self._outside((2,), "int64")
         self.drawn[offset] = -(-n // 4) * 4
-        return offset - self.counter, self.begin
+        return offset - self.counter, self._begun()
+
+    def _begun(self) -> Array:
+        if self.begin is None:
+            self.begin = self._outside((ROOM // 8,), "int64")
+        return self.begin
+
+    @contextmanager
+    def step_numbers(self, numbers: tuple[float, ...]) -> Iterator[Array]:
+        """For a block: updates (ops/update) read what they compute with in the array, which each replay gets anew."""
+        begin, place = self._begun(), self._used
+        self._used += -(-4 * len(numbers) // 16) * 16
+        if self._used > ROOM:
+            raise self.refusal("a step of an optimizer with more groups of parameters than there is room for")
+        array = Array(begin.block, begin.ptr + place, (len(numbers),), "float32", len(numbers), 4 * len(numbers))
+        self._step = numbers, array
+        try:
+            yield array
+        finally:
+            self._step = None
+        if not any(x.block is begin.block and x.ptr == array.ptr for x in self.held.values()):
+            raise self.refusal("an update that does not read its numbers in memory")
+
+    def kept(self, numbers: tuple[float, ...]) -> Array | None:
+        """Returns where an update finds its numbers; None: they stay as they are."""
+        if self._step is None:
+            return None
+        if numbers != self._step[0]:
+            raise self.refusal("an update with other numbers than `numbers` of the optimizer returns")
+        return self._step[1]
 
     def refusal(self, what: str) -> AlphaError:
         """Returns the error of something that cannot be recorded."""
@@ -147,7 +184,8 @@ class Recording:
         finally:
             unmap_waiting()
             random.set_state(*random_state)
-        self._held, self._random, self.numbers = list(recorder.held.values()), recorder.begin, drawn
+        self._held, self._begin, self._drawn = list(recorder.held.values()), recorder.begin, drawn
+        self._numbers = bytearray(ROOM)
 
     @contextmanager
     def _recorded(self, recorder: Recorder) -> Any:
@@ -173,22 +211,28 @@ class Recording:
                 if graph:
                     libcuda.call("cuGraphDestroy", graph)
 
-    def replay(self, inputs: Arrays) -> list[Array]:
+    def replay(self, inputs: Arrays, numbers: Iterable[tuple[Array, tuple[float, ...]]] = ()) -> list[Array]:
         """Launches the recorded work on other inputs of the same shapes and dtypes.
 
+        Args:
+            numbers: those of steps, for the arrays that `step_numbers` has given.
         Returns new arrays; what else the function has written, it writes again where it did.
         """
-        for own, x in zip(self.inputs, inputs):
-            copy(own, x)
-        if self._random:
-            _BEGIN_RANDOM(1, self._random, *random.get_state())
-            random.set_state(random.get_state()[0], random.get_state()[1] + self.numbers)
+        pairs = [*zip(self.inputs, inputs)]
+        if self._begin:
+            seed, counter = random.get_state()
+            struct.pack_into("QQ", self._numbers, 0, seed, counter)
+            for at, values in numbers:
+                struct.pack_into(f"{len(values)}f", self._numbers, at.ptr - self._begin.ptr, *values)
+            blocks, *table = _table(pairs[:MOST])
+            _BEGIN(blocks, self._begin, bytes(self._numbers), *table)
+            pairs = pairs[MOST:]
+            random.set_state(seed, counter + self._drawn)
+        _copy_all(pairs)
         backlog.run()  # what is above may wait there
         libcuda.call("cuGraphLaunch", self._graph, ctypes.c_void_p(self._stream))
-        found = []
-        for y in self.outputs:
-            found.append(empty(y.shape, y.dtype))
-            copy(found[-1], y)
+        found = [empty(y.shape, y.dtype) for y in self.outputs]
+        _copy_all([*zip(found, self.outputs)])
         return found
 
     @property
@@ -202,8 +246,23 @@ class Recording:
             libcuda.call("cuGraphExecDestroy", self._graph)
             self._graph = ctypes.c_void_p()
             memory.pool.reserved -= self.nbytes
-            self.inputs, self.outputs, self._held, self._random = [], [], [], None
+            self.inputs, self.outputs, self._held, self._begin = [], [], [], None
             self._arena.close()
+
+
+def _table(pairs: Sequence[tuple[Array, Array]]) -> tuple[int, bytes, int]:
+    """Returns the blocks and the arguments of a launch that copies arrays: (target, source)."""
+    words, longest = [0] * (3 * MOST), 1
+    for k, (to, x) in enumerate(pairs):
+        words[3 * k:3 * k + 3] = to.ptr, x.ptr, x.nbytes
+        longest = max(longest, x.nbytes)
+    return min(-(-longest // (2 * ROOM)), 1024), _PACK(*words), len(pairs)
+
+
+def _copy_all(pairs: Sequence[tuple[Array, Array]]) -> None:
+    for k in range(0, len(pairs), MOST):
+        blocks, *table = _table(pairs[k:k + MOST])
+        _COPIES(blocks, *table)
 
 
 def close_all() -> None:

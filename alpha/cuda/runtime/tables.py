@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
 
 Arrays = Sequence[Array]
@@ -46,5 +47,8 @@ def _parts(sizes: tuple[int, ...], lists: int, chunk: int = CHUNK) -> list[_Part
 def tables(lists: Sequence[Arrays], chunk: int = CHUNK) -> list[tuple[_Part, bytes]]:
     """Returns each launch over lists of arrays, the first of which gives the sizes, with its table."""
     parts = _parts(tuple([a.size for a in lists[0]]), len(lists), chunk)
-    return [(part, part.pack(*[a.ptr for arrays in lists for a in arrays[part.begin:part.end]], *part.rest))
-            for part in parts]
+    found = [(part, part.pack(*[a.ptr for arrays in lists for a in arrays[part.begin:part.end]], *part.rest))
+             for part in parts]
+    if memory.recorder:     # which does not see what is in a table
+        memory.recorder.hold([a for arrays in lists for a in arrays])
+    return found

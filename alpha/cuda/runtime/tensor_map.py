@@ -1,10 +1,12 @@
-"""Tensor maps: what Hopper's copy engine (TMA) knows of a tensor, as 128 bytes in device memory.
+"""Tensor maps: what Hopper's copy engine (TMA) knows of a tensor, as 128 bytes.
 
     tensor_maps(x.ptr, "float16", [(c, w, h, n)], [(64, 1, 1, 128)], (2 * c, 2 * w * c, 2 * h * w * c))
     # boxes of 64 channels of one pixel of 128 images
 
-Kernels take maps by address and call ptx::tensor_map_acquire before the first use of each. Dimensions and boxes begin
-with the innermost one. What a box has beyond the tensor is read as zeros, and is not written.
+A kernel declares MAPS and gets them by value: to acquire those in device memory takes a launch up to 0.3 us. Where
+there are more than BY_VALUE all lie in device memory, and the kernel calls ptx::tensor_map_acquire before the first use
+of each. Dimensions and boxes begin with the innermost one. What a box has beyond the tensor is read as zeros, and is
+not written.
 """
 
 from __future__ import annotations
@@ -25,15 +27,19 @@ TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}    # CUtensorMapDataType
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}                # bytes -> CUtensorMapSwizzle
 L2_PROMOTION = 2                                       # 128 bytes: what a row of a box has
 NBYTES, ALIGNMENT = 128, 64
-KEPT = 4096                                            # maps; tensors of a training loop come back at their addresses
+BY_VALUE = 4                                           # maps that are an argument of a launch
+LEAD = -0x210 % 128                                    # bytes before them: arguments begin at 0x210 of a bank
+ROOM = LEAD + BY_VALUE * NBYTES
+BLOCK = f"block[{ROOM}]"                               # their type in a declaration
+MAPS = f"{BLOCK} maps, ptr more"                       # of a kernel that may get more: see ptx::maps_of
+KEPT = 256                                             # launches of a plan whose tensors come back at their addresses
 
 
 def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Sizes], strides: Sizes, *,
-                swizzle: int = 128, offsets: Sizes = ()) -> Array:
+                swizzle: int = 128, offsets: Sizes = ()) -> bytes:
     """Returns maps of a tensor on the device that differ in their dimensions or boxes, one behind the other.
 
-    Each call uploads them: callers keep KEPT of them. Dimensions may overlap: with strides smaller than what the inner
-    ones take, rows begin within each other.
+    Dimensions may overlap: with strides smaller than what the inner ones take, rows begin within each other.
 
     Args:
         ptr: device address, a multiple of 16.
@@ -48,11 +54,18 @@ def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Siz
         AlphaError: the driver refuses one.
     """
     begins = offsets or (0,) * len(dims)
-    return upload(np.concatenate([_encoded(ptr + begin, dtype, each, box, strides, swizzle)
-                                  for begin, each, box in zip(begins, dims, boxes, strict=True)]))
+    return b"".join(_encoded(ptr + begin, dtype, each, box, strides, swizzle)
+                    for begin, each, box in zip(begins, dims, boxes, strict=True))
 
 
-def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swizzle: int) -> np.ndarray:
+def maps_argument(maps: bytes) -> tuple[bytes, Array | None]:
+    """Returns what a launch is given for MAPS.  More than BY_VALUE of them are uploaded: callers keep the result."""
+    if len(maps) <= BY_VALUE * NBYTES:
+        return (bytes(LEAD) + maps).ljust(ROOM, b"\0"), None
+    return bytes(ROOM), upload(np.frombuffer(maps, np.uint8))
+
+
+def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swizzle: int) -> bytes:
     rank = len(dims)
     memory = ctypes.create_string_buffer(NBYTES + ALIGNMENT)
     at = -ctypes.addressof(memory) % ALIGNMENT
@@ -65,7 +78,7 @@ def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swiz
                                  "addresses and strides are multiples of 16 bytes, boxes have at most 256 elements a "
                                  "dimension and as many bytes a row as the swizzle", address=hex(ptr), dtype=dtype,
                                  dims=dims, strides=strides, box=box, swizzle=swizzle))
-    return np.frombuffer(memory.raw[at:at + NBYTES], np.uint8)
+    return memory.raw[at:at + NBYTES]
 
 
 @cache

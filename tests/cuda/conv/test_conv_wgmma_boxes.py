@@ -23,18 +23,18 @@ CASES = (  # several tiles, remainders of boxes along each axis, tails of images
 def only_boxes(monkeypatch, fresh_schedules):
     """Has all tiles take boxes of one shape or kind: (height, width, most images), trimmed."""
     from alpha.cuda.conv import wgmma
-    from alpha.cuda.conv.wgmma.boxes import MOST_PIXELS, Box, boxed, shapes
+    from alpha.cuda.conv.wgmma.boxes import LEAST_ROWS, MOST_PIXELS, Box, boxed, shapes
     boxes = wgmma.tile_boxes
 
     def take(side: tuple[int, int, int], trimmed: bool) -> None:
         height, width, images = side
 
         def one(pass_name, desc, rows, pixels, *which):
-            if not shapes(pass_name, desc, rows, MOST_PIXELS):
+            if height * width > rows or not shapes(pass_name, desc, rows):
                 yield from boxes(pass_name, desc, rows, pixels, *which)
                 return
             of_tile = min(images, rows // (height * width))
-            while rows > MOST_PIXELS * height * width * of_tile:
+            while height * width * of_tile < max(rows // MOST_PIXELS, LEAST_ROWS):
                 of_tile *= 2
             yield Box(of_tile, height, width), boxed(pass_name, desc, height, width, trimmed)
         wgmma._estimate.cache_clear()

@@ -53,10 +53,11 @@ CASES = [
     *[Case(name, floats(n), dtypes=FLOATS, atol=1e-6) for name in ("sin", "cos") for n in (7, 1029)],
     *[Case("floor", x, exact=True, dtypes=FLOATS) for x in (ODD, floats(1029))],
     *[Case("floor", whole(77, dtype=dtype), exact=True) for dtype in INTEGERS],
-    *[Case("floor_divide", *PAIRS, exact=True, dtypes=FLOATS), Case("floor_divide", ints(40, 16), 0.75, exact=True),
-      Case("floor_divide", floats(1029), floats(1029, seed=1), exact=True)],
-    *[Case("floor_divide", whole(777, dtype=dtype), ints(777, low=0 if dtype == "uint8" else -4, dtype=dtype),
-           exact=True) for dtype in INTEGERS],
+    *[case for name in ("floor_divide", "remainder") for case in (
+        Case(name, *PAIRS, exact=True, dtypes=FLOATS), Case(name, ints(40, 16), 0.75, exact=True),
+        Case(name, 1e7 * floats(1029), floats(1029, seed=1), exact=True),
+        *[Case(name, whole(777, dtype=dtype), ints(777, low=0 if dtype == "uint8" else -4, dtype=dtype), exact=True)
+          for dtype in INTEGERS])],
     Case("exp", floats(3, 0)),
 
     *[Case(name, ints(*a), ints(*b, seed=1), exact=True, dtypes=FLOATS) for name in WHOLE for a, b in SHAPES],

@@ -23,6 +23,7 @@ AXES = [None, 0, 1, 2, -1, (0, 1), (1, 2), (0, 2), (0, 1, 2), ()]
 ROWS = [(1, 1), (3, 7), (5, 8), (2, 33), (3, 1024), (3, 1025), (2, 2051), (1, 9000), (2, 4100)]
 # Columns: tiles and tails of columns, several chunks of rows, few rows.
 COLUMNS = [(2, 3), (300, 1, 4), (5, 64), (7, 65), (3, 131), (1100, 3), (900, 8), (2, 300), (70, 260)]
+LATE = np.array([[1, np.inf], [2, -np.inf], [3e38, -3e38], [0, np.nan]], np.float32)    # what is not finite comes last
 SPECIAL = np.array([[np.nan, 1, 2], [np.inf, -np.inf, 0], [-np.inf, -np.inf, -np.inf], [3, np.nan, np.nan]], np.float32)
 
 
@@ -56,6 +57,7 @@ CASES = [
       for axis in (None, 0, 1, (0, 1), (0, 2), 2)],
     Case("var", 1000 + floats(5, 3000), axis=1, rtol=1e-4), Case("var", 1000 + floats(1500, 3), axis=0, rtol=1e-4),
     Case("var", np.full((4, 7), 3e30, np.float32), axis=1), Case("var", SPECIAL, axis=1),
+    Case("var", LATE, axis=1), Case("var", LATE, axis=0), Case("var", LATE.T, axis=1),
     *[Case("sum_to", ints(2, 3, 4, 8), shape=shape, exact=True, dtypes=FLOAT_DTYPES)
       for shape in ((8,), (4, 8), (3, 1, 8), (2, 1, 1, 8), (1, 3, 1, 1), (), (1, 1, 1, 1), (2, 3, 4, 8))],
     Case("sum_to", ints(1500, 12), shape=(12,), exact=True),

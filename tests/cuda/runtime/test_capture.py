@@ -103,15 +103,28 @@ def test_a_seed_set_between_replays_counts():
     assert (found[0] == found[3]).all() and (found[1] == found[4]).all() and (found[3] != found[4]).any()
 
 
-def test_a_replay_is_one_launch(monkeypatch):
+def test_a_replay_is_one_launch_between_two_that_copy(monkeypatch):
     from alpha.cuda.runtime.kernel import Kernel
     run, (batch,) = Training(small_resnet, True), batches(1)
     for _ in range(3):
         run.step(*batch)
-    launches = []
-    monkeypatch.setattr(Kernel, "__call__", lambda self, *args: launches.append(self.entry))
+    launches, call = [], Kernel.__call__
+    monkeypatch.setattr(Kernel, "__call__", lambda self, *args: (launches.append(self.entry), call(self, *args)))
     run.losses(*batch)
-    assert launches == []
+    assert launches == ["copies", "copies"]
+
+
+def test_inputs_and_outputs_of_any_number_and_length():
+    def several(*xs):
+        return tuple(x + 1 for x in xs[::-1])
+
+    sizes = [(4097,), (3, 5), (), (7,), (2, 0), (1,), (16,), (5, 5, 5), (33,), (2,)]
+    captured = alpha.capture(several)
+    for k in range(5):
+        arrays = [np.full(shape, 10 * k + n, np.uint8 if n % 3 == 0 else np.float32) for n, shape in enumerate(sizes)]
+        found = captured(*[alpha.tensor(a, device="cuda") for a in arrays])
+        for y, a in zip(found, arrays[::-1]):
+            np.testing.assert_array_equal(y.numpy(), a + 1)
 
 
 def test_results_are_new_arrays_and_gradients_stay_where_they_are():
@@ -230,12 +243,12 @@ def _first(result):
     return (result[0] if isinstance(result, tuple) else result).numpy()
 
 
-def test_a_step_of_the_optimizer_inside_is_refused():
+def test_a_step_of_an_optimizer_that_is_not_in_the_state_is_refused():
     run, (batch,) = Training(small_resnet, False), batches(1)
     whole = alpha.capture(lambda x, y: run.step(x, y)[0], run.model)
     whole(*batch)
     whole(*batch)
-    with pytest.warns(UserWarning, match="changes a parameter.*\nhelp: call the optimizer outside"):
+    with pytest.warns(UserWarning, match="changes a parameter.*\nhelp: pass the optimizer"):
         third = whole(*batch).item()
     again = Training(small_resnet, False)
     assert third == [again.step(*batch)[0].item() for _ in range(3)][2]

@@ -274,20 +274,19 @@ template <int UNIT> INLINE void sum_tiles(const Levels &t, char *smem, Barriers 
 }
 
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
-conv_coconv(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
-            const float *scale_in, const float *scale_w, float *statistics, const uint2 *dilations, int images,
-            int height, int width, int channels, int columns, int side, int reach, int unit, int halo_stages,
-            int stages, int relu, int streams, const int *flag_in, const int *flag_w) {
+conv_coconv(const __grid_constant__ ptx::TensorMaps maps, const float *bias, const float *scale_in, const float *scale_w,
+            float *statistics, const uint2 *dilations, int images, int height, int width, int channels, int columns,
+            int side, int reach, int unit, int halo_stages, int stages, int relu, int streams, const int *flag_in,
+            const int *flag_w) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ Barriers barriers;
+  const CUtensorMap *const in = maps.few, *const w = in + 1, *const out = in + 2;
   Levels t = {in,     w,     out,      bias,    scale_in, scale_w, statistics,  dilations, {flag_in, flag_w}, images,
               height, width, channels, columns, side,     reach,   halo_stages, stages,    relu,              streams};
   t.derive();
   if (statistics) clear_slots(statistics, columns, columns, Tile::THREADS);
   if (threadIdx.x == 0) barriers.init();
-  if (threadIdx.x < 96) ptx::tensor_map_acquire(threadIdx.x < 64 ? in : w);
-  else if (threadIdx.x >= 128 && threadIdx.x % 128 < 32) ptx::tensor_map_acquire(out);
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<40>();

@@ -146,16 +146,15 @@ INLINE void sum_tiles(const Work &t, char *smem, Barriers &barriers, float *slot
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-conv_coconv_wgrad(const CUtensorMap *x, const CUtensorMap *g, float *slots, const float *scale_x, const float *scale_g,
-                  const uint2 *dilations, int images, int height, int width, int x_chunks, int parts, int reach,
+conv_coconv_wgrad(const __grid_constant__ ptx::TensorMaps maps, float *slots, const float *scale_x,
+                  const float *scale_g, const uint2 *dilations, int images, int height, int width, int x_chunks, int parts, int reach,
                   int unit, int stages) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ Barriers barriers;
-  Work t = {x, g, dilations, images, height, width, x_chunks, parts, reach, stages};
+  Work t = {maps.few, maps.few + 1, dilations, images, height, width, x_chunks, parts, reach, stages};
   t.derive();
   if (threadIdx.x == 0) barriers.init();
-  if (threadIdx.x < 32) ptx::tensor_map_acquire(x), ptx::tensor_map_acquire(g);
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<40>();

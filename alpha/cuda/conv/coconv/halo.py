@@ -17,7 +17,7 @@ from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, upload
-from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
+from alpha.cuda.runtime.tensor_map import BLOCK, KEPT, maps_argument, tensor_maps
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import Shape, ceil_div
 
@@ -56,7 +56,7 @@ class Halo(Candidate):
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(pass_name == "dgrad"),
                    "OUT": C_TYPES[mode.writes]}
         self.kernel = Kernel(
-            "conv_coconv.cu", "conv_coconv", "ptr in, ptr w, ptr out, ptr b, ptr scale_in, ptr scale_w, "
+            "conv_coconv.cu", "conv_coconv", f"{BLOCK} maps, ptr b, ptr scale_in, ptr scale_w, "
             "ptr statistics, ptr dilations, i32 images, i32 height, i32 width, i32 channels, i32 columns, i32 side, "
             f"i32 reach, i32 unit, i32 halo_stages, i32 stages, i32 relu, i32 streams, {GUARD_ARGS}",
             threads=THREADS, shared=SHARED_BYTES, defines=defines)
@@ -89,13 +89,20 @@ class Halo(Candidate):
         box = (wgmma.OUT_ROW // ITEMSIZE[self.writes], SIDE, SIDE, 1)
         filters = ((CHUNK, 1, 1, self.tile.columns if fprop else CHUNK, 1),)
 
+        element, planes = self.mode.element, self.mode.planes
+
+        @lru_cache(maxsize=KEPT)
+        def maps(x_ptr: int, w_ptr: int, y_ptr: int) -> bytes:
+            return maps_argument(
+                image_map(x_ptr, element, in_shape, planes, halo)
+                + wgmma.filter_maps(w_ptr, element, desc.w_shape, planes, 1, wgmma.ALONE, filters)
+                + image_map(y_ptr, self.writes, out_shape, 1, box))[0]
+
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
             b, relu = epilogue.known()
             parts = statistics.attach(y, CONSUMERS * grid) if fprop else None
-            self.kernel(grid, image_map(x.ptr, x.dtype, in_shape, x.planes, halo),
-                        wgmma.filter_maps(w.ptr, w.dtype, desc.w_shape, w.planes, 1, wgmma.ALONE, filters),
-                        image_map(y.ptr, y.dtype, out_shape, 1, box), b, x.scale, w.scale, parts, table, *sizes, relu,
-                        streams, *((x.flag, w.flag) if rewritten else UNGUARDED))
+            self.kernel(grid, maps(x.ptr, w.ptr, y.ptr), b, x.scale, w.scale, parts, table, *sizes, relu, streams,
+                        *((x.flag, w.flag) if rewritten else UNGUARDED))
         return launch_of_arrays(self.pass_name, self.reads, run)
 
 
@@ -114,8 +121,7 @@ def refused(desc: CoConvDesc) -> str | None:
     return None
 
 
-@lru_cache(maxsize=KEPT)
-def image_map(ptr: int, dtype: str, shape: Shape, planes: int, box: Shape) -> Array:
+def image_map(ptr: int, dtype: str, shape: Shape, planes: int, box: Shape) -> bytes:
     """Returns a map (channel, pixel, row, image of a plane)."""
     n, h, w, channels = shape
     pixel = channels * ITEMSIZE[dtype]

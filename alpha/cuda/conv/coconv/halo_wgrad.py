@@ -16,6 +16,7 @@ from alpha.cuda.conv.wgmma import CONSUMERS, SHARED_BYTES, THREADS, launch_of_ar
 from alpha.cuda.lazy import READS, UNGUARDED, Operand
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.tensor_map import BLOCK, KEPT, maps_argument
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ceil_div
 
@@ -46,7 +47,7 @@ class HaloWgrad(Candidate):
         self.name = f"conv_coconv_wgrad {reads} to float32"
         defines = {"ELEMENT": {"float16": "f16", "bfloat16": "bf16"}[READS[reads].dtype], "OPERAND_PLANES": self.planes}
         self.kernel = Kernel(
-            "conv_coconv_wgrad.cu", "conv_coconv_wgrad", "ptr x, ptr g, ptr slots, ptr scale_x, ptr scale_g, "
+            "conv_coconv_wgrad.cu", "conv_coconv_wgrad", f"{BLOCK} maps, ptr slots, ptr scale_x, ptr scale_g, "
             "ptr dilations, i32 images, i32 height, i32 width, i32 x_chunks, i32 parts, i32 reach, i32 unit, "
             "i32 stages", threads=THREADS, shared=SHARED_BYTES, defines=defines)
 
@@ -77,10 +78,14 @@ class HaloWgrad(Candidate):
         grid, sum_grid = cut.parts * cut.slices, (SLOT // 4 * SPLIT // SUM_THREADS, cut.parts)
         halo, box = (CHUNK, cut.pitch, cut.pitch, 1), (CHUNK, SIDE, SIDE, 1)
 
+        @lru_cache(maxsize=KEPT)
+        def maps(x_ptr: int, g_ptr: int, dtype: str) -> bytes:
+            return maps_argument(image_map(x_ptr, dtype, desc.x_shape, self.planes, halo)
+                                 + image_map(g_ptr, dtype, desc.y_shape, self.planes, box))[0]
+
         def run(x: Operand, g: Operand, dw: Array) -> None:
             slots = empty((grid * SLOT,), "float32")
-            self.kernel(grid, image_map(x.ptr, x.dtype, desc.x_shape, x.planes, halo),
-                        image_map(g.ptr, g.dtype, desc.y_shape, g.planes, box), slots, x.scale, g.scale, table, *sizes)
+            self.kernel(grid, maps(x.ptr, g.ptr, x.dtype), slots, x.scale, g.scale, table, *sizes)
             SUM_SLICES(sum_grid, slots, dw, sums, SLOT, CHUNK, ic, SPLIT, *UNGUARDED)
         return launch_of_arrays("wgrad", self.reads, run)
 

@@ -15,20 +15,12 @@
 //           lines
 // Measured: H200, bf16, 256 images, 3x3, fprop / dgrad / wgrad, us (benchmarks/results/h200/depthwise.jsonl): 32x32x144
 //           84 / 85 / 86, a copy of the same bytes 37; 16x16x192 24 / 24 / 32, 14; 4x4x960 10 / 10 / 16, 6
-#include <string.h>
-
-#include "storage.cuh"
+#include "lanes.cuh"
 
 constexpr int THREADS = 128, LANES_MOST = 32, P = 4, V = 2, TAPS = F * F;
 constexpr int WGRAD_V = F < 5 ? 2 : 1;  // F * F * V sums stay in registers
 constexpr int BLOCKS = F == 3 ? 6 - STRIDE : F == 5 ? 3 : 4 - STRIDE;  // of a multiprocessor, at least
 constexpr int WGRAD_BLOCKS = F == 3 ? 5 - STRIDE : F == 5 ? 4 : 3;
-
-// N elements of a channel group, as they are stored
-template <class T, int N> struct alignas(sizeof(T) * N) Group {
-  T v[N];
-};
-template <class T, int N> INLINE Group<T, N> read(const T *p) { return *reinterpret_cast<const Group<T, N> *>(p); }
 
 // Where the strips of a tensor lie: strip s has columns `begin` to begin + P, lines `top` to top + count of an image.
 // `group` strips in a row have the same columns, of parts one behind the other: threads of a warp meet the same edges.
@@ -83,7 +75,7 @@ template <bool SCATTER> constexpr int COLUMNS = SCATTER ? (P + F - 2) / 2 + 1 : 
 // Every step reads S lines and completes DONE; sum[i] is of line out_line + i.
 template <class T, bool SCATTER, bool INSIDE>
 INLINE void go_down(const Strips &t, const Place &at, const float *filter, int filter_pitch,
-                    const Group<float, V> &bias, int left, unsigned mask, int c) {
+                    const Lanes<V, float> &bias, int left, unsigned mask, int c) {
   constexpr int S = SCATTER ? 1 : STRIDE, DONE = SCATTER ? 2 : 1, HELD = SCATTER ? F : (F - 1) / S + 1;
   const int bottom = at.top + at.count, pitch = t.in_width * t.channels;
   const int first = SCATTER ? (at.top + t.pad_h - F + 2) >> 1 : at.top;
@@ -106,8 +98,8 @@ INLINE void go_down(const Strips &t, const Place &at, const float *filter, int f
       UNROLL for (int i = 0; i < HELD; i++) {
         const int fh = SCATTER ? i : S * (HELD - 1 - i) + a;
         if (fh >= F || unsigned(out_line + i - at.top) >= unsigned(at.count)) continue;
-        Group<float, V> w[F];
-        UNROLL for (int fw = 0; fw < F; fw++) w[fw] = read<float, V>(filter + (fh * F + fw) * filter_pitch);
+        Lanes<V, float> w[F];
+        UNROLL for (int fw = 0; fw < F; fw++) w[fw] = load<V>(filter + (fh * F + fw) * filter_pitch);
         UNROLL for (int j = 0; j < COLUMNS<SCATTER>; j++)
           if (INSIDE || mask >> j & 1)
             UNROLL for (int k = 0; k < P * V; k++) {
@@ -140,7 +132,7 @@ template <class T, bool SCATTER> INLINE void strip(const Strips &t) {
   }
   __syncthreads();
   if (c >= t.channels || row >= rows) return;
-  const Group<float, V> bias = t.bias ? read<float, V>(t.bias + c) : Group<float, V>{};
+  const Lanes<V, float> bias = t.bias ? load<V>(t.bias + c) : Lanes<V, float>{};
   for (int s = blockIdx.x * rows + row; s < t.cut.strips; s += gridDim.x * rows) {
     Place at(t.cut, s, rows);
     if (!at.count) continue;

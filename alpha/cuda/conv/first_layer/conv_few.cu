@@ -97,18 +97,14 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
     for (int h = 0; h < s.fh; h++)
       for (int k = 0; k < s.fw; k++) {
         const int offset = h * s.dilation_h * s.pitch + k * s.dilation_w * IC;
-        float u[IC][MOST];
-        UNROLL for (int ic = 0; ic < IC; ic++, f += MOST) {
-          const float4 a = *reinterpret_cast<const float4 *>(f), d = *reinterpret_cast<const float4 *>(f + 4);
-          u[ic][0] = a.x, u[ic][1] = a.y, u[ic][2] = a.z, u[ic][3] = a.w;
-          u[ic][4] = d.x, u[ic][5] = d.y, u[ic][6] = d.z, u[ic][7] = d.w;
-        }
+        Lanes<MOST, float> u[IC];
+        UNROLL for (int ic = 0; ic < IC; ic++, f += MOST) u[ic] = load<MOST>(f);
         UNROLL for (int i = 0; i < EACH; i++) {
           if (padded && ((unsigned)(row[i] + h * s.dilation_h) >= (unsigned)s.ih ||
                          (unsigned)(column[i] + k * s.dilation_w) >= (unsigned)s.iw)) continue;
           UNROLL for (int ic = 0; ic < IC; ic++) {
             const float v = patch[from[i] + offset + ic];
-            UNROLL for (int oc = 0; oc < MOST; oc++) sum[i][oc] = fmaf(v, u[ic][oc], sum[i][oc]);
+            UNROLL for (int oc = 0; oc < MOST; oc++) sum[i][oc] = fmaf(v, u[ic].v[oc], sum[i][oc]);
           }
         }
       }
@@ -162,12 +158,10 @@ INLINE void few_wgrad(const T *x, const T *g, float *work, const FewShape &s, in
       int column = tile.iw + w * s.stride_w + tap_w;
       UNROLL_BY(2) for (; p < stop; p++, from += s.stride_w * IC, column += s.stride_w) {
         if (!read || (unsigned)column >= (unsigned)s.iw) continue;
-        const float4 a = *reinterpret_cast<const float4 *>(gradients + p * MOST);
-        const float4 b = *reinterpret_cast<const float4 *>(gradients + p * MOST + 4);
-        const float u[MOST] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        const Lanes<MOST, float> u = load<MOST>(gradients + p * MOST);
         UNROLL for (int ic = 0; ic < IC; ic++) {
           const float v = from[ic];
-          UNROLL for (int oc = 0; oc < MOST; oc++) part[oc][ic] = fmaf(u[oc], v, part[oc][ic]);
+          UNROLL for (int oc = 0; oc < MOST; oc++) part[oc][ic] = fmaf(u.v[oc], v, part[oc][ic]);
         }
       }
     }

@@ -16,6 +16,7 @@
 //           of output channels each; their sums meet in 4 exchanges, each of which halves the sums that a thread holds
 // Measured: H100, 512 images of 32x32x3 to 64 channels, 3x3: fprop 91 us, with y at the speed of a copy 47
 #include "conv/ffma/conv_slab.cuh"
+#include "lanes.cuh"
 
 constexpr int IC = CHANNELS, THREADS = 128, POSITIONS = 8, FILTER_FLOATS = 8192;
 
@@ -79,21 +80,16 @@ template <int LANES> INLINE void stem_fprop(const StemTensors t) {
       unsigned from = 4 * h0 * c.tap_in_h;
       for (int th = min((int)lines, c.taps_h - h0); th > 0; th--, from += 4 * (c.tap_in_h - c.taps_w * c.tap_in_w))
         for (int tw = c.taps_w; tw > 0; tw--, from += 4 * c.tap_in_w) {
-          float v[POSITIONS][IC];
+          Lanes<IC, float> v[POSITIONS];
           UNROLL for (int i = 0; i < POSITIONS; i++) {
             const float *p = at(t.in, read[group + i * GROUPS] + from);
-            if constexpr (IC == 4) {
-              const float4 q = *reinterpret_cast<const float4 *>(p);
-              v[i][0] = q.x, v[i][1] = q.y, v[i][2] = q.z, v[i][3] = q.w;
-            } else {
-              UNROLL for (int ic = 0; ic < IC; ic++) v[i][ic] = p[ic];
-            }
+            if constexpr (IC == 4) v[i] = load<IC>(p);
+            else UNROLL for (int ic = 0; ic < IC; ic++) v[i].v[ic] = p[ic];
           }
           UNROLL for (int ic = 0; ic < IC; ic++, f += COLS) {
-            const float4 a = *reinterpret_cast<const float4 *>(f), d = *reinterpret_cast<const float4 *>(f + COLS / 2);
-            const float u[8] = {a.x, a.y, a.z, a.w, d.x, d.y, d.z, d.w};
+            const Lanes<4, float> u[2] = {load<4>(f), load<4>(f + COLS / 2)};
             UNROLL for (int i = 0; i < POSITIONS; i++)
-              UNROLL for (int j = 0; j < 8; j++) acc[i][j] = fmaf(v[i][ic], u[j], acc[i][j]);
+              UNROLL for (int j = 0; j < 8; j++) acc[i][j] = fmaf(v[i].v[ic], u[j / 4].v[j % 4], acc[i][j]);
           }
         }
     }
@@ -170,22 +166,14 @@ INLINE void stem_dgrad_block(const StemTensors t) {
         for (int th = h0; th < h0 + now; th++)
           for (int tw = 0; tw < c.taps_w; tw++, f += OC * IC) {
             const float *from = t.in + (th * c.tap_in_h + tw * c.tap_in_w + oc);
-            float u[4 * IC];
-            UNROLL for (int q = 0; q < IC; q++) {
-              const float4 a = *reinterpret_cast<const float4 *>(f + 4 * q);
-              u[4 * q] = a.x, u[4 * q + 1] = a.y, u[4 * q + 2] = a.z, u[4 * q + 3] = a.w;
-            }
+            const Lanes<4 * IC, float> u = load<4 * IC>(f);
             UNROLL for (int i = 0; i < POSITIONS; i++) {
               const float *p = at(from, read[first + i]);
-              float v[4];
-              if (t.channels % 4 == 0) {
-                const float4 a = *reinterpret_cast<const float4 *>(p);
-                v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
-              } else {
-                UNROLL for (int q = 0; q < 4; q++) v[q] = oc + q < t.channels ? p[q] : 0.f;
-              }
-              UNROLL for (int q = 0; q < 4; q++)
-                UNROLL for (int ic = 0; ic < IC; ic++) sum[4 * i + ic] = fmaf(v[q], u[q * IC + ic], sum[4 * i + ic]);
+              Lanes<4, float> v;
+              if (t.channels % 4 == 0) v = load<4>(p);
+              else UNROLL for (int q = 0; q < 4; q++) v.v[q] = oc + q < t.channels ? p[q] : 0.f;
+              UNROLL for (int q = 0; q < 4; q++) UNROLL for (int ic = 0; ic < IC; ic++)
+                sum[4 * i + ic] = fmaf(v.v[q], u.v[q * IC + ic], sum[4 * i + ic]);
             }
           }
       }

@@ -21,7 +21,7 @@ from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, offset, upload
-from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
+from alpha.cuda.runtime.tensor_map import KEPT, MAPS, NBYTES, maps_argument, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch
@@ -30,8 +30,8 @@ OUT_ROW = 128                   # bytes of a row of the boxes by which results a
 BOX_BYTES = STORED_ROWS * OUT_ROW
 MOST_BOXES = 4                  # of a consumer, where shared memory has room: while one is written others leave
 SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
-THREADS, SUM_THREADS = 384, 256
-CONSUMERS = 2                   # of a block, each with its slot of statistics
+THREADS, SUM_THREADS = 384, 256  # with two consumers
+CONSUMERS = 2                   # of a block, each with its slot of statistics; a tile of 64 rows has one, and no slots
 LEAST_COUNTED = 64              # channels of which those are counted: of fewer a tile's sums are too short to hide it
 ALONE = range(1, 2)             # lengths of runs, where each has one tap
 READ_BY = {"fprop": ("activation", "weight"), "dgrad": ("gradient", "weight"), "wgrad": ("activation", "gradient")}
@@ -106,6 +106,15 @@ class Tile(NamedTuple):
     only: str = ""         # the pass that it serves: in the other it gains nothing; dgrad copies 64 columns at a time
     cluster: int = 1       # blocks that share a tile; see schedule_cluster.py
 
+    @property
+    def consumers(self) -> int:
+        return min(self.rows // 64, CONSUMERS)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it can count statistics."""
+        return self.cluster == 1 and self.consumers == CONSUMERS
+
     def __str__(self) -> str:
         return (f"{self.rows}{' pairs ' if self.pairs else ''}x{self.columns}{f' held {self.held}' * (self.held > 0)}"
                 f"{f' cluster {self.cluster}' * (self.cluster > 1)}")
@@ -130,9 +139,10 @@ WIDE = Tile(128, 6), Tile(64, 8), Tile(256, 4), Tile(128, 4, rows=256)
 HALF = (*WIDE, Tile(128, 6, pairs=True, only="dgrad"), Tile(192, 4), Tile(64, 4, rows=256, only="dgrad"),
         Tile(64, 8, pairs=True), Tile(256, 4, held=3), Tile(64, 4, held=10, only="fprop"),
         Tile(64, 4, rows=256, held=6), Tile(96, 3, rows=256, held=6, only="fprop"), Tile(64, 9, cluster=8),
-        Tile(64, 9, cluster=4), Tile(128, 7, cluster=4))
+        Tile(64, 9, cluster=4), Tile(128, 7, cluster=4), Tile(64, 12, rows=64))
 TILES = {FP32: (Tile(128, 3), Tile(64, 4), Tile(96, 3, only="fprop"), Tile(32, 4, only="fprop"), Tile(64, 3, held=6),
-                Tile(64, 4, cluster=8), Tile(64, 4, cluster=4)),
+                Tile(64, 4, cluster=8), Tile(64, 4, cluster=4),
+                Tile(32, 8, rows=64, only="fprop")),
          TF32: (*WIDE, Tile(64, 4, rows=256, only="dgrad"), Tile(64, 8, pairs=True), Tile(64, 4, rows=256, held=6)),
          BF16: HALF, FP16: HALF}
 
@@ -157,18 +167,19 @@ class Wgmma(Candidate):
         self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
         pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, tile.columns))  # bytes of a block
         ring = tile.stages * pixels + (tile.held or tile.stages) * filters
-        self._out_boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (CONSUMERS * BOX_BYTES)) * (tile.cluster == 1)
-        self._shared = ring + CONSUMERS * self._out_boxes * BOX_BYTES
+        boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (tile.consumers * BOX_BYTES)) * (tile.cluster == 1)
+        self._shared = ring + tile.consumers * boxes * BOX_BYTES
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows * (1 + tile.pairs), "TILE_N": tile.columns,
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
-                   "RING_STAGES": tile.stages, "OUTPUT_BOXES": self._out_boxes, "OF_PAIRS": int(tile.pairs),
+                   "RING_STAGES": tile.stages, "OUTPUT_BOXES": boxes, "OF_PAIRS": int(tile.pairs),
                    "FILTERS_HELD": tile.held, "BLOCKS_TOGETHER": tile.cluster, "OUT": C_TYPES[mode.writes],
                    "POOLED": int(pooled)}
         self.kernel = Kernel(
-            "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
-            "ptr parts, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, i32 groups, i32 columns, "
-            f"i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, i32 streams, {GUARD_ARGS}",
-            threads=THREADS, shared=self._shared, defines=defines)
+            "conv_wgmma.cu", "conv_wgmma", f"{MAPS}, i32 first_w, i32 first_out, ptr b, ptr scale_x, ptr scale_w, "
+            "ptr slots, ptr parts, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, i32 groups, "
+            "i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, i32 streams, "
+            f"{GUARD_ARGS}",
+            threads=128 * (1 + tile.consumers), shared=self._shared, defines=defines)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
             "i32 batch, i32 height, i32 width, i32 channels, i32 columns, i32 box, i32 relu, i32 adds",
@@ -248,7 +259,7 @@ class Wgmma(Candidate):
         slot_floats, of_y, columns, runs = work.slots * tile_floats, channels or of_y, pixels.columns, pixels.runs
         sizes = batch, height, width, pixels.groups, columns, of_y, runs[0], runs[-1], pixels.unit
         streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
-        counts = columns >= LEAST_COUNTED and not (channels or slot_floats or clustered)
+        counts = columns >= LEAST_COUNTED and self.tile.counts and not (channels or slot_floats)
         w_first, y_first = first * prod(desc.w_shape[1:]) * ITEMSIZE[self.mode.element], first * ITEMSIZE[self.writes]
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None,
@@ -259,7 +270,7 @@ class Wgmma(Candidate):
                 parts = statistics.attach(y, CONSUMERS * grid)
             guard = (x.flag, w.flag) if self.writes == "float32" else UNGUARDED  # behind it an exact kernel writes y
             slots = empty((slot_floats,), "float32") if slot_floats else None
-            self.kernel(grid, *maps(x, w, w.ptr + w_first, y.ptr + y_first, y.dtype), b, x.scale, w.scale,
+            self.kernel(grid, *maps(x.ptr, w.ptr + w_first, y.ptr + y_first, y.dtype), b, x.scale, w.scale,
                         out if clustered else slots, parts and offset(parts, 4 * first), items, entries, packed, *sizes,
                         relu, adds, streams, *guard)
             if slots:
@@ -267,8 +278,9 @@ class Wgmma(Candidate):
                          relu, adds)
         return run
 
-    def _maps(self, desc: ConvDesc, channels: int) -> Callable[..., tuple[Array, Array, Array]]:
-        """Returns what makes the tensor maps of a launch: of x or g, of w, and of the output.  channels: see above."""
+    def _maps(self, desc: ConvDesc, channels: int) -> Callable[..., tuple[Any, ...]]:
+        """Returns what makes MAPS of a launch, of x or g, of w and of the output, and the numbers of the first of w and
+        of the output.  channels: see above."""
         fprop, (box, pixels, *_) = self.pass_name == "fprop", self._estimate(desc)
         in_shape, out_shape = (desc.x_shape, desc.y_shape) if fprop else (desc.y_shape, desc.x_shape)
         in_steps, out_steps = steps(self.pass_name, desc) if box.height * box.width > 1 else ((1, 1), (1, 1))
@@ -282,10 +294,14 @@ class Wgmma(Candidate):
             out_shape, stored = (n, height // 2, width // 2, of_y), stored.halved
         out_box = OUT_ROW // ITEMSIZE[self.writes], *stored.spans
 
-        def maps(x: Operand, w: Operand, w_ptr: int, y_ptr: int, y_dtype: str) -> tuple[Array, Array, Array]:
-            return (_image_maps(x.ptr, x.dtype, in_shape, x.planes, pixels.groups, pixels.runs, in_box, in_steps),
-                    filter_maps(w_ptr, w.dtype, desc.w_shape, w.planes, pixels.groups, w_runs, w_boxes, channels),
-                    _image_maps(y_ptr, y_dtype, out_shape, 1, pixels.groups, ALONE, out_box, out_steps, channels))
+        element, planes, groups = self.mode.element, self.mode.planes, pixels.groups
+
+        @lru_cache(maxsize=KEPT)
+        def maps(x_ptr: int, w_ptr: int, y_ptr: int, y_dtype: str) -> tuple[Any, ...]:
+            x = _image_maps(x_ptr, element, in_shape, planes, groups, pixels.runs, in_box, in_steps)
+            w = filter_maps(w_ptr, element, desc.w_shape, planes, groups, w_runs, w_boxes, channels)
+            y = _image_maps(y_ptr, y_dtype, out_shape, 1, groups, ALONE, out_box, out_steps, channels)
+            return *maps_argument(x + w + y), len(x) // NBYTES, len(x + w) // NBYTES
         return maps
 
 
@@ -295,9 +311,8 @@ def _pixels(pass_name: str, desc: ConvDesc, pairs: bool) -> Pixels:
     return paired(pixels) if pairs else pixels
 
 
-@lru_cache(maxsize=KEPT)
 def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, box: Shape,
-                apart: tuple[int, int], pitch: int = 0) -> Array:
+                apart: tuple[int, int], pitch: int = 0) -> bytes:
     """Returns a map (channels of a run, its first pixel, row, image of a plane, group) for each length of a run.
 
     apart: the positions of a box, (height, width): where not 1, a map for each residue class, (row, column).
@@ -313,9 +328,8 @@ def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, ru
                        offsets=tuple((y * w + x) * pixel for y, x, _ in classes))
 
 
-@lru_cache(maxsize=KEPT)
 def filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, boxes: tuple[Shape, ...],
-                 filters: int = 0) -> Array:
+                 filters: int = 0) -> bytes:
     """Returns a map (channels of a run, its first tap, row, filter, group of a plane) for each box and length of a
     run.  filters: of a plane, if those of the shape are a part of them; then there is one group, or one plane."""
     oc, fh, fw, channels = shape

@@ -25,7 +25,8 @@ STRIDES = (1, 2, 4)            # for which there are maps of each residue class
 IMAGES = (128, 64, 32, 16, 8)  # of a tile's pixel; rows / images boxes make up a tile
 MOST_PIXELS = 16               # of a tile: a lane of the producer has one, or a box of filters
 STORED_ROWS = 64               # that are stored at once
-LONGEST, LEAST_ROWS = 1 << 15, 8  # of an axis and of a box in wgrad, see wgrad_producer.cuh
+LEAST_ROWS = 8                 # of a box: the swizzle has it begin at a multiple of 1024 bytes
+LONGEST = 1 << 15              # of an axis in wgrad, see wgrad_producer.cuh
 MOST_IMAGES = 64               # of a batch, from which on pixels fill tiles
 MOST_SHAPES, MORE_TILES = 4, 1.25  # that are estimated: those with the fewest tiles, and no more than so many times
 
@@ -134,7 +135,7 @@ def _united(members: list[tuple[TapClass, int]], position: int, start_step: int)
 
 
 @lru_cache(maxsize=1024)
-def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int) -> tuple[Box, ...]:
+def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int = MOST_PIXELS) -> tuple[Box, ...]:
     """Returns the boxes that are worth an estimate, for tiles of so many rows."""
     if desc.n > MOST_IMAGES:
         return ()
@@ -142,7 +143,7 @@ def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int) -> tuple[
                              (ceil_div(desc.h.i, desc.h.s), ceil_div(desc.w.i, desc.w.s))), []
     if any(s not in STRIDES or min(axis.i, axis.o) < s for axis in (desc.h, desc.w) for s in (axis.s,)):
         return ()
-    for box in _boxes(rows, most_boxes):
+    for box in _boxes(rows, min(most_boxes, rows // LEAST_ROWS)):
         if box.height * box.width == 1:
             continue
         count = ceil_div(out_h, box.height) * ceil_div(out_w, box.width) * ceil_div(desc.n, box.images)
@@ -162,11 +163,11 @@ def tile_boxes(pass_name: str, desc: ConvDesc, rows: int, pixels: Pixels, positi
                ) -> Iterator[tuple[Box, Pixels]]:
     """Yields what a tile may have: images of pixels, and boxes of positions, where it may, with the pass in these.
     pooled: boxes of whole windows of 2 x 2 alone."""
-    possible = [images for images in IMAGES if rows <= MOST_PIXELS * images]
+    possible = [images for images in IMAGES if images <= rows <= MOST_PIXELS * images]
     for images in possible:
         if not pooled and (images < 2 * pixels.images or images == possible[-1]):
             yield Box(images), pixels
-    for box in windowed(desc, rows) if pooled else shapes(pass_name, desc, rows, MOST_PIXELS) if positions else ():
+    for box in windowed(desc, rows) if pooled else shapes(pass_name, desc, rows) if positions else ():
         for trimmed in (True, False):
             yield box, boxed(pass_name, desc, box.height, box.width, trimmed)
 

@@ -175,15 +175,14 @@ struct Direct {
   }
 };
 
-// A consumer: sums, and stores 64 of each 128 rows of its tiles.
-INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
+// A consumer: sums, and stores 64 of each 128 rows of its tiles. ahead: the list's first entry.
+INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held, int ahead) {
   const Scale scale(t.scale_in, t.scale_w);
   const int lane = threadIdx.x % 32, rows = min(t.box.rows(), 64);  // of a box that is stored
   const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
   Results<OUT> out(t, ring.buffers);
   Tile::Sums sum;
   const int *list = t.list();
-  int ahead = *list;
   UNROLL_BY(1) for (;;) {
     const int item = ahead;
     if (field(item, BLOCKS) < 0) break;
@@ -232,42 +231,39 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
 }
 
 extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
-conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
-           const float *scale_in, const float *scale_w, void *slots, float *statistics, const int *work, int entries,
-           int box, int batch, int height, int width, int groups, int columns, int counted, int least_run, int most_run,
-           int unit, int relu, int adds, int streams, const int *flag_in, const int *flag_w) {
+conv_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_w, int first_out, const float
+           *bias, const float *scale_in, const float *scale_w, void *slots, float *statistics, const int *work, int
+           entries, int box, int batch, int height, int width, int groups, int columns, int counted, int least_run, int
+           most_run, int unit, int relu, int adds, int streams, const int *flag_in, const int *flag_w) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
+  const CUtensorMap *const in = ptx::maps_of(few, more), *const w = in + first_w, *const out = in + first_out;
   const ConvOperands t = {in,         w,                 out,     bias,    scale_in,  scale_w, slots,
                           statistics, {flag_in, flag_w}, work,    entries, {box},     batch,   height,
                           width,      groups,            columns, counted, least_run, most_run - least_run + 1, unit,
                           relu,       adds,              streams};
+  const int first = *t.list();  // on its way while barriers and maps are made ready
   if (statistics) clear_slots(statistics, counted, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
     if (Tile::HELD) held_barriers.init(4 * Tile::CONSUMERS);
   }
-  if (threadIdx.x < 32) {
-    for (int m = 1; m < t.box.in_maps(); m++) ptx::tensor_map_acquire(in + m);
-    for (int r = 0; r <= most_run - least_run; r++) {
-      ptx::tensor_map_acquire(in + r);
-      if (r == 0 || !Tile::B_MN) ptx::tensor_map_acquire(w + r);
-      if (!Tile::B_MN && columns % Tile::BN) ptx::tensor_map_acquire(w + most_run - least_run + 1 + r);
-    }
-  } else if (threadIdx.x % 128 < 32) {
+  if (more && threadIdx.x < 32) {
+    for (const CUtensorMap *map = in; map < out; map++) ptx::tensor_map_acquire(map);
+  } else if (more && threadIdx.x >= 128 && threadIdx.x % 128 < 32) {
     for (int m = 0; m < t.box.out_maps(); m++) ptx::tensor_map_acquire(out + m);
   }
   __syncthreads();
   Ring<Tile> ring(smem, barriers);
   HeldFilters<Tile> held(smem, held_barriers);
   if (threadIdx.x < 128) {
-    ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
-    if (threadIdx.x < 32) load_tiles(t, ring, held);
+    if (Tile::CONSUMERS > 1) ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
+    if (threadIdx.x < 32) load_tiles(t, ring, held, first);
   } else {
-    ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
-    sum_tiles(t, ring, held);
+    if (Tile::CONSUMERS > 1) ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
+    sum_tiles(t, ring, held, first);
   }
 #endif
 }

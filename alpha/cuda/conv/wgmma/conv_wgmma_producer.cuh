@@ -149,7 +149,8 @@ INLINE void load_filters(const ConvOperands &t, HeldFilters<Tile> &held, Box box
 }
 
 // The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
-INLINE void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
+// ahead: the list's first entry.
+INLINE void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held, int ahead) {
   const int lane = threadIdx.x, box_bytes = 128 << t.box.rows_log2();
   Box box(t, lane);
   const int to = box.is_pixel ? lane * box_bytes : Tile::B_AT + box.part * Tile::BOX + box.my_unit * (128 * t.unit);
@@ -158,7 +159,6 @@ INLINE void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile
   const bool tails = !Box::B_MN && !Tile::HELD && t.columns % Tile::BN;  // the last tile has fewer filters
   const int *list = t.list();
   const int h_log2 = box.is_pixel ? t.box.log2(3) : 0, w_log2 = box.is_pixel ? t.box.log2(4) : 0;
-  int ahead = *list;
   for (;;) {
     const int item = ahead, blocks = field(item, BLOCKS);
     if (blocks < 0) break;

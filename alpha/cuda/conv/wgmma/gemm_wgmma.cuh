@@ -15,7 +15,8 @@
 //           boxes of 64 rows x 128 bytes, some per consumer, used in turn; see OutBoxes
 // Requires: sm_90a; planes and tensor maps as ptx_sm90.cuh says
 // Threads:  384, one block per multiprocessor: warpgroup 0 gives its registers away and its first warp loads,
-//           warpgroups 1 and 2 are consumers 0 and 1, with 64 of each 128 rows. sum[d][i] of a thread is element
+//           warpgroups 1 and 2 are consumers 0 and 1, with 64 of each 128 rows. Tiles of 64 rows have one consumer, 256
+//           threads, and registers enough. sum[d][i] of a thread is element
 //           (128 d + row(i), col(i)) of the tile, see Place
 // Measured: see the kernels that use it
 #pragma once
@@ -26,7 +27,7 @@ template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int S
           int HELD_, int CLUSTER_ = 1>
 struct WgmmaTile {
   using E = E_;
-  static constexpr int BM = BM_, DEPTH = BM / 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
+  static constexpr int BM = BM_, DEPTH = (BM + 127) / 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
   static constexpr int OUT_BOXES = OUT_BOXES_;                         // of a consumer
   static constexpr bool A_MN = A_MN_, B_MN = B_MN_;
   static constexpr int BOX = 64 * 128;                                 // bytes of 64 rows
@@ -42,10 +43,10 @@ struct WgmmaTile {
   static constexpr int OUT_AT = STAGES * STAGE + HELD * B_BLOCK;
   static constexpr int SUMS = BN / 2;                                  // accumulators of a thread, DEPTH times
   using Sums = float[DEPTH][SUMS];
-  static constexpr int THREADS = 384, CONSUMERS = 2;
+  static constexpr int CONSUMERS = BM == 64 ? 1 : 2, THREADS = 128 * (1 + CONSUMERS);
   static constexpr bool IN_TURN = false;                               // both consumers read each buffer
   static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
-  static_assert(BM == 128 || (BM == 256 && PLANES == 1), "a consumer has 64 or twice 64 rows");
+  static_assert(BM <= 128 || (BM == 256 && PLANES == 1), "a consumer has 64 or twice 64 rows");
   static_assert(DEPTH * BN * PLANES <= 256, "two planes need a second set of accumulators");
   static_assert(!PAIRS || !HELD, "pairs read the filters of the buffer before");
 };
@@ -214,7 +215,7 @@ template <class T> INLINE void wgmma_sum(Ring<T> &ring, const Blocks &blocks, ty
 
 // Where a sum is cut into slices that different blocks make, each stores its own in a slot of BM * BN floats, in the
 // registers' own order: [128 rows][consumer][quad of sums][thread] float4. Another kernel adds the slots up.
-template <class T> constexpr int SLOT_ROWS = 2 * T::SUMS * 32;  // float4 of 128 rows of a slot
+template <class T> constexpr int SLOT_ROWS = T::CONSUMERS * T::SUMS * 32;  // float4 of 128 rows of a slot, or of 64
 template <class T> INLINE void store_slice(const float (&sum)[T::SUMS], int depth, float *slots, int slot) {
   const Place place;
   float4 *to = reinterpret_cast<float4 *>(slots) + ((long long)slot * T::DEPTH + depth) * SLOT_ROWS<T> +

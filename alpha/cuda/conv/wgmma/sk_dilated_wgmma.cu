@@ -191,17 +191,17 @@ INLINE void store_together(const float (&sum)[T::SUMS], char *buffers, const Par
 // A unit has unit_ints integers; unit b is the first of block b. It is copied to shared memory while everything else is
 // set up: from a cold start the chain of tables is what a small layer would wait for.
 extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
-sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, float4 *work, const int *units,
-                 int unit_ints, const float *scale_x, const float *scale_g, int images, int rows, int boxed, int wide_x,
-                 int wide_g, int x_once, int g_once, int g_row, int g_step, int x_row, int x_step, int dw_row) {
+sk_dilated_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_g, float *dw, float4
+                 *work, const int *units, int unit_ints, const float *scale_x, const float *scale_g, int images, int
+                 rows, int boxed, int wide_x, int wide_g, int x_once, int g_once, int g_row, int g_step, int x_row, int
+                 x_step, int dw_row) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
+  const CUtensorMap *const map_x = ptx::maps_of(few, more), *const map_g = map_x + first_g;
   int *first = reinterpret_cast<int *>(smem + Tile::STAGES * Tile::STAGE);
   if (threadIdx.x == 0) {
     barriers.init();
-    ptx::tensor_map_acquire(map_x), ptx::tensor_map_acquire(map_x + 1);
-    ptx::tensor_map_acquire(map_g), ptx::tensor_map_acquire(map_g + 1);
   }
   for (int i = threadIdx.x - 128; i < unit_ints; i += Tile::THREADS - 128)
     if (i >= 0) first[i] = units[blockIdx.x * unit_ints + i];
@@ -217,7 +217,7 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
     const Source x = {map_x, rows, wide_x != 0, Tile::TAPS == 1 && boxed, x_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
     unsigned filled = 0;
     for (auto unit = reinterpret_cast<const Unit *>(first); unit; unit = next(unit))
-      load_unit(ring, g, x, {images, g_row, x_row, g_step, x_step}, unit, filled);
+      load_unit(ring, g, x, {images, g_row, x_row, g_step, x_step}, unit, filled, more != nullptr);
   } else {
     ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
     const int consumer = consumer_number();

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
@@ -17,7 +17,7 @@ from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
 from alpha.cuda.lazy import READS, Operand
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
-from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
+from alpha.cuda.runtime.tensor_map import KEPT, MAPS, NBYTES, maps_argument, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
 ONCE_BYTES = 40e6                      # of operands, from which on what is read once is the first to leave that cache
@@ -122,7 +122,7 @@ class WgmmaWgrad(Candidate):
                    "TAP_COLUMNS": tile.tap_columns, "TAPS_TOGETHER": tile.taps, "OPERAND_PLANES": self.planes,
                    "PIPELINE": tile.stages, "STRIP_PIXELS": tile.strip, "BLOCKS_TOGETHER": tile.cluster}
         self.kernel = Kernel(
-            "sk_dilated_wgmma.cu", "sk_dilated_wgmma", "ptr map_x, ptr map_g, ptr dw, ptr work, ptr units, "
+            "sk_dilated_wgmma.cu", "sk_dilated_wgmma", f"{MAPS}, i32 first_g, ptr dw, ptr work, ptr units, "
             "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 rows, i32 boxed, i32 wide_x, "
             "i32 wide_g, i32 x_once, i32 g_once, i32 g_row, i32 g_step, i32 x_row, i32 x_step, i32 dw_row",
             threads=128 * (1 + consumers(tile.rows)), shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES,
@@ -194,11 +194,15 @@ class WgmmaWgrad(Candidate):
         split = _split(parts * part_floats // 4, int(plan.sums[:, 2].max(initial=1)))
         sum_grid = part_floats // 4 * split // SUM_THREADS, parts
 
+        @lru_cache(maxsize=KEPT)
+        def maps(x_ptr: int, g_ptr: int, dtype: str) -> tuple[Any, ...]:
+            x, g = _maps(x_ptr, dtype, x_form), _maps(g_ptr, dtype, g_form)
+            return *maps_argument(x + g), len(x) // NBYTES
+
         def run(a: Operand, b: Operand, dw: Array) -> None:
-            map_x, map_g = _maps(a.ptr, a.dtype, x_form), _maps(b.ptr + 2 * first, b.dtype, g_form)
             work = empty((slots * consumers(tile.rows) * part_floats,), "float32") if slots else None
             out = offset(dw, 4 * first * dw_row)
-            kernel(grid, map_x, map_g, out, work, units, ints, a.scale, b.scale, *sizes)
+            kernel(grid, *maps(a.ptr, b.ptr + 2 * first, a.dtype), out, work, units, ints, a.scale, b.scale, *sizes)
             if slots:
                 add(sum_grid, work, out, sums, a.scale, b.scale, dw_row, split)
         return run
@@ -272,8 +276,7 @@ def _met(axis: Axis, which: str) -> list[tuple[int, int]]:
             for tap, (first, end) in enumerate(ranges)]
 
 
-@lru_cache(maxsize=KEPT)
-def _maps(ptr: int, dtype: str, form: Form) -> Array:
+def _maps(ptr: int, dtype: str, form: Form) -> bytes:
     return tensor_maps(ptr, dtype, form.dims, form.boxes, form.strides, swizzle=2 * form.boxes[0][0],
                        offsets=form.offsets)
 

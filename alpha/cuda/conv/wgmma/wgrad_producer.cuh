@@ -131,13 +131,13 @@ INLINE Position position(int number, int height, int width) {
   return {row / height, row % height, number % width};
 }
 
-// filled: bit s says that buffer s has had all of its boxes.
+// filled: bit s says that buffer s has had all of its boxes. far: the maps lie in device memory, those of boxes may.
 template <class T>
 INLINE void load_unit(Ring<T> &ring, const Source &g, const Source &x, const Walk &walk, const Unit *unit,
-                      unsigned &filled) {
+                      unsigned &filled, bool far) {
   constexpr int MAPS = 2 * T::PLANES;  // of a tap
   const int maps = T::TAPS == 1 ? unit->shift[0] * MAPS : 0;
-  if (T::TAPS == 1 && g.boxed)
+  if (T::TAPS == 1 && far)
     for (int m = maps; m < maps + MAPS; m++) ptx::tensor_map_acquire(g.map + m), ptx::tensor_map_acquire(x.map + m);
   typename T::TableInt row = unit->row, col = unit->col, step = unit->step;
   const int pixels = 64 / g.rows;

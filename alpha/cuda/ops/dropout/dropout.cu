@@ -17,12 +17,17 @@ INLINE void dropout(const T *x, T *y, i64 n, float p, float factor, u64 seed, u3
   constexpr int E = LANES<T>;
   const i64 step = static_cast<i64>(gridDim.x) * THREADS * E;
   for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * E; i < n; i += step) {
-    const Vec<T, E> in = load_part<E>(x + i, n - i);
+    const bool whole = n - i >= E;
+    Lanes<E, T> piece;
+    if (whole) piece = load<E>(x + i);
+    UNROLL for (int e = 0; e < E; e++)
+      if (!whole && i + e < n) piece.v[e] = x[i + e];
     float u[E];
     uniforms(u, seed, stream, offset + i);
-    Vec<T, E> out;
-    UNROLL for (int e = 0; e < E; e++) out.v[e] = from_float<T>(u[e] >= p ? to_float(in.v[e]) * factor : 0);
-    store_part<E>(y + i, out, n - i);
+    UNROLL for (int e = 0; e < E; e++) piece.v[e] = from_float<T>(u[e] >= p ? to_float(piece.v[e]) * factor : 0);
+    if (whole) store(y + i, piece);
+    UNROLL for (int e = 0; e < E; e++)
+      if (!whole && i + e < n) y[i + e] = piece.v[e];
   }
 }
 

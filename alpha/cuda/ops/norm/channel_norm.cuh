@@ -3,7 +3,6 @@
 #pragma once
 #include <type_traits>
 
-#include "lanes.cuh"
 #include "reduce.cuh"
 
 constexpr int AHEAD = 4;  // rows that a thread has in flight
@@ -34,13 +33,6 @@ template <int N> struct Channels {
 
 // ---- statistics
 
-template <int N, class T> INLINE Lanes<N, T> lanes_at(const T *p) {
-  const auto piece = load_piece<N>(p);
-  Lanes<N, T> lanes;
-  memcpy(&lanes, &piece, sizeof(lanes));
-  return lanes;
-}
-
 // partial[sample][mean, m2][C][chunks]; of distances from a sample's first element of k channels, if k > 0
 template <class T, int N>
 INLINE void statistics(const T *__restrict__ x, float *__restrict__ partial, const Walk &w, const Place &at,
@@ -57,7 +49,7 @@ INLINE void statistics(const T *__restrict__ x, float *__restrict__ partial, con
   i64 r = at.begin;
   for (; r + (AHEAD - 1) * w.step < at.end; r += AHEAD * w.step) {
     Lanes<N, T> rows[AHEAD];
-    UNROLL for (int k = 0; k < AHEAD; k++) rows[k] = lanes_at<N>(x + (r + k * w.step) * stride + first);
+    UNROLL for (int k = 0; k < AHEAD; k++) rows[k] = load<N>(x + (r + k * w.step) * stride + first);
     float middle[N] = {}, squares[N] = {};
     UNROLL for (int k = 0; k < AHEAD; k++) {
       distances(rows[k]);
@@ -77,7 +69,7 @@ INLINE void statistics(const T *__restrict__ x, float *__restrict__ partial, con
     count += AHEAD;
   }
   for (; r < at.end; r += w.step) {
-    Lanes<N, T> row = lanes_at<N>(x + r * stride + first);
+    Lanes<N, T> row = load<N>(x + r * stride + first);
     distances(row);
     const float share = 1 / (count + 1), weight = count * share;
     UNROLL for (int lane = 0; lane < N; lane++) {
@@ -150,10 +142,10 @@ struct Nothing {
   INLINE Piece load(i64) const { return {}; }
 };
 template <class T, int N> struct Elements {
-  using Piece = decltype(load_piece<N>(static_cast<const T *>(nullptr)));
+  using Piece = Lanes<N, T>;
   static constexpr bool READS = true;
   const T *x;
-  INLINE Piece load(i64 i) const { return load_piece<N>(x + i); }
+  INLINE Piece load(i64 i) const { return ::load<N>(x + i); }
   INLINE void unpack(float (&v)[N], const Piece &piece) const {
     UNROLL for (int lane = 0; lane < N; lane++) v[lane] = to_float(piece.v[lane]);
   }
@@ -161,7 +153,7 @@ template <class T, int N> struct Elements {
 template <class T, int N> struct Results {
   T *y;
   INLINE void put(const float (&v)[N], i64 i) const {
-    typename Elements<T, N>::Piece piece;
+    Lanes<N, T> piece;
     UNROLL for (int lane = 0; lane < N; lane++) piece.v[lane] = from_float<T>(v[lane]);
     store_piece(y + i, piece);
   }
@@ -174,7 +166,7 @@ struct Among {
   INLINE i64 operator()(i64 r, i64, i64 first) const { return r * columns + (begin + first); }
 };
 
-// ---- forward: floor is 0 with relu, else -infinity; NaN passes. LAST: x is not read again, see load_piece
+// ---- forward: floor is 0 with relu, else -infinity; NaN passes. LAST: x is not read again, see load
 
 template <class T, int N, bool LAST, class Residual, class From, class Out, class Target = Alone>
 INLINE void apply(const T *__restrict__ x, const Residual &residual, const From &norm, Out &&out, float floor,
@@ -182,12 +174,12 @@ INLINE void apply(const T *__restrict__ x, const Residual &residual, const From 
   if (at.begin >= at.end) return;
   const i64 first = at.column * N, stride = w.columns * N;
   struct Row {
-    typename Elements<T, N>::Piece x;
+    Lanes<N, T> x;
     typename Residual::Piece residual;
   };
   auto load = [&](i64 r) {
     const i64 offset = r * stride + first;
-    return Row{load_piece<N, LAST>(x + offset), residual.load(offset)};
+    return Row{::load<N, LAST>(x + offset), residual.load(offset)};
   };
   Channels<N> c(norm, first, Sharing(at.sample, stride, k));
   if constexpr (std::is_same_v<From, SampleNorm<T>> && sizeof(T) == 4)
@@ -217,12 +209,10 @@ template <class T> struct Pitched {
 template <bool RELU, bool LAST, int FLIGHT, int N, class T, class Use>
 INLINE void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Channels<N> &c, const Place &at,
                           const Walk &w, const Use &use) {
-  using Piece = decltype(load_piece<N>(x));
-  struct Row { Piece g, x; };
+  struct Row { Lanes<N, T> g, x; };
   auto load = [&](i64 r) {
     const i64 column = at.column * N;
-    return Row{load_piece<N, LAST>(g.p + (r * g.pitch + column)),
-               load_piece<N, LAST>(x + (r * (w.columns * N) + column))};
+    return Row{::load<N, LAST>(g.p + (r * g.pitch + column)), ::load<N, LAST>(x + (r * (w.columns * N) + column))};
   };
   each_row<FLIGHT>(at, w, load, [&](const Row &row, i64 r) {
     float v[N], away[N];

@@ -8,12 +8,12 @@
 // Passes:  a row is read once and stays in registers, if HELD pieces per thread suffice. In the backward pass 32
 //          elements do, or 4 single ones; its blocks walk over many rows and keep their dgamma and dbeta in registers
 //          too, while the next rows arrive in shared memory. So a warp has a row of 1,024 elements, and waits for none.
-//          A longer row is read twice, the second time from the cache; dgamma and dbeta are then a pass of their own.
+//          A longer row is read three times, backward twice, but for the first time from the cache; dgamma and dbeta are
+//          then a pass of their own.
 //          partial[block][dgamma, dbeta][n] is added up by the last kernel; where a block has more than CHAIN rows per
 //          thread, partial[blocks + block] is what rounding has left out.
-// Accuracy: the mean is of distances from the row's first element; var by two passes over registers; of a longer row
-//          the pieces' moments are merged by Chan's formula. No chain of float32 has more than CHAIN terms: what these
-//          are is added to a sum that keeps what rounding leaves out.
+// Accuracy: the mean is of distances from the row's first element; var by two passes. No chain of float32 has more than
+//          CHAIN terms: what these are is added to a sum that keeps what rounding leaves out.
 // Shared:  backward, pieces of 16 bytes: [stage][piece][g, x][thread].
 // Requires: 16-byte aligned tensors; fewer than 2^32 pieces in a row.
 // Threads: `width` threads, a power of two up to a block, per row; see reduce.cuh for the columns.
@@ -29,38 +29,53 @@ template <int N> INLINE float sum_of(float (&v)[N], float origin = 0) {
   return v[0];
 }
 
-template <class T, int N>
+// A sum of few terms, or of many.
+struct ShortSum {
+  float sum;
+  INLINE void add(float v) { sum += v; }
+  INLINE float value() const { return sum; }
+};
+
+// LONG: a block takes a row of any length
+template <class T, int N, bool LONG>
 INLINE void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y, float eps, i64 rows, i64 n,
                       int width) {
+  using Sum = typename std::conditional<LONG, ExactSum, ShortSum>::type;
   const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
   const int lane = threadIdx.x % width;
   x += row * n, y += row * n;
   Lanes<N, T> held[HELD];
   auto each = [&](const auto &f) {
-    UNROLL for (int j = 0; j < HELD; j++) {
-      const int column = (lane + j * width) * N;
-      if (row < rows && column < n) f(j, column);
+    if constexpr (LONG) {
+      UNROLL_BY(2) for (i64 column = lane * N; column < n; column += THREADS * N) {
+        held[0] = load<N>(x + column);
+        f(0, column);
+      }
+    } else {
+      UNROLL for (int j = 0; j < HELD; j++) {
+        const int column = (lane + j * width) * N;
+        if (row < rows && column < n) f(j, column);
+      }
     }
   };
-  each([&](int j, int column) { held[j] = load<N>(x + column); });
+  if (!LONG) each([&](int j, int column) { held[j] = load<N>(x + column); });
   const float origin = row < rows ? origin_at(x) : 0;
-  float sum = 0, squares = 0;
+  Sum sum = {}, squares = {};
   each([&](int j, i64) {
     float v[N];
     unpack(v, held[j]);
-    sum += sum_of(v, origin);
+    sum.add(sum_of(v, origin));
   });
-  const Rounded middle(origin, fold_group(sum, width, Add()) / n);
+  const Rounded middle(origin, fold_group(sum.value(), width, Add()) / n);
   each([&](int j, i64) {
     float v[N];
     unpack(v, held[j]);
     UNROLL for (int k = 0; k < N; k++) v[k] -= middle.value, v[k] = (v[k] - middle.rest) * (v[k] - middle.rest);
-    squares += sum_of(v);
+    squares.add(sum_of(v));
   });
-  squares = fold_group(squares, width, Add());
-  const float root = 1 / sqrtf(squares / n + eps);
+  const float root = 1 / sqrtf(fold_group(squares.value(), width, Add()) / n + eps);
   if (lane == 0 && row < rows) norm.put(row, middle, root);
-  each([&](int j, int column) {
+  each([&](int j, i64 column) {
     float v[N], scale[N], shift[N];
     norm.load_scale(scale, column);
     norm.load_shift(shift, column);
@@ -68,44 +83,6 @@ INLINE void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__r
     UNROLL for (int k = 0; k < N; k++) v[k] = (v[k] - middle.value - middle.rest) * root * scale[k] + shift[k];
     store_floats(y + column, v);
   });
-}
-
-// A block takes a row of any length.
-template <class T, int N>
-INLINE void normalize_long(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y, float eps, i64 n) {
-  const i64 row = blockIdx.x;
-  x += row * n, y += row * n;
-  ExactSum mean_of = {0, 0}, m2_of = {0, 0};  // of distances from the first element
-  const float origin = origin_at(x);
-  float count = 0;
-  for (i64 first = threadIdx.x * N; first < n;) {
-    Moments some = {0, 0, 0};
-    UNROLL_BY(2) for (int j = 0; j < 32 && first < n; j++, first += THREADS * N) {
-      float v[N];
-      Parameter<T>::template get<N>(v, x + first);
-      Moments of = {0, 0, N};
-      UNROLL for (int k = 0; k < N; k++) of.mean += v[k] -= origin;
-      of.mean *= 1.0f / N;
-      UNROLL for (int k = 0; k < N; k++) of.m2 += (v[k] - of.mean) * (v[k] - of.mean);
-      some = merge_moments(some, of);
-    }
-    const float away = some.mean - mean_of.value(), before = count;
-    count += some.count;
-    mean_of.add(away * (some.count / count));
-    m2_of.add(some.m2 + away * (away * (before * (some.count / count))));
-  }
-  const Moments s = fold_group(Moments{mean_of.value(), m2_of.value(), count}, THREADS, MergeMoments());
-  const Rounded middle(origin, s.mean);
-  const float root = 1 / sqrtf(s.m2 / n + eps);
-  if (threadIdx.x == 0) norm.put(row, middle, root);
-  UNROLL_BY(2) for (i64 column = threadIdx.x * N; column < n; column += THREADS * N) {
-    float v[N], scale[N], shift[N];
-    Parameter<T>::template get<N>(v, x + column);
-    norm.load_scale(scale, column);
-    norm.load_shift(shift, column);
-    UNROLL for (int k = 0; k < N; k++) v[k] = (v[k] - middle.value - middle.rest) * root * scale[k] + shift[k];
-    store_floats(y + column, v);
-  }
 }
 
 // ---- backward of rows of up to P pieces per thread, which has its next rows in flight
@@ -247,7 +224,7 @@ INLINE void gradient_long(const T *__restrict__ g, const T *__restrict__ x, cons
   g += row * n, x += row * n, dx += row * n;
   ExactSum sum = {0, 0}, dot = {0, 0};
   UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
-    const auto gradient = load_piece<N>(g + k), piece = load_piece<N>(x + k);
+    const auto gradient = load<N>(g + k), piece = load<N>(x + k);
     float scale[N];
     norm.load_scale(scale, k);
     Pair of = {0, 0};
@@ -262,8 +239,8 @@ INLINE void gradient_long(const T *__restrict__ g, const T *__restrict__ x, cons
   const Pair s = fold_group(Pair{sum.value(), dot.value()}, THREADS, MergePairs());
   const float shift = s.sum / n, slope = s.dot / n;
   UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
-    auto gradient = load_piece<N>(g + k);
-    const auto piece = load_piece<N>(x + k);
+    auto gradient = load<N>(g + k);
+    const auto piece = load<N>(x + k);
     float scale[N];
     norm.load_scale(scale, k);
     UNROLL for (int lane = 0; lane < N; lane++) {
@@ -282,7 +259,7 @@ INLINE void parameter_sums(const T *__restrict__ g, const T *__restrict__ x, con
   const i64 first = at.column * N, n = w.columns * N;
   ExactSum sum[N] = {}, dot[N] = {};
   UNROLL_BY(4) for (i64 r = at.begin; r < at.end; r += w.step) {
-    const auto gradient = load_piece<N>(g + r * n + first), piece = load_piece<N>(x + r * n + first);
+    const auto gradient = load<N>(g + r * n + first), piece = load<N>(x + r * n + first);
     const float middle = norm.mean[r], root = norm.istd[r], rest = norm.rest_of(r);
     UNROLL for (int lane = 0; lane < N; lane++) {
       const float v = to_float(gradient.v[lane]);
@@ -324,12 +301,13 @@ INLINE void totals(const float *__restrict__ partial, float *dgamma, float *dbet
   ALPHA_ENTRY(gradient_##P##suffix, (THREADS, P * N > 16 ? 1 : P * N > 8 ? 2 : 3), \
               (const T *g, const T *x, const SampleNorm<T> norm, T *dx, float *partial, i64 rows, i64 n, int width), \
               gradient<T, N, P>(g, x, norm, dx, partial, rows, n, width))
-#define PIECES(T, suffix, N) \
-  ALPHA_ENTRY(normalize##suffix, (THREADS, 3), \
+#define NORMALIZE(T, name, N, LONG) \
+  ALPHA_ENTRY(name, (THREADS, 3), \
               (const T *x, const SampleNorm<T> norm, T *y, float eps, i64 rows, i64 n, int width), \
-              normalize<T, N>(x, norm, y, eps, rows, n, width)) \
-  ALPHA_ENTRY(normalize_long##suffix, (THREADS, 3), (const T *x, const SampleNorm<T> norm, T *y, float eps, i64 n), \
-              normalize_long<T, N>(x, norm, y, eps, n)) \
+              normalize<T, N, LONG>(x, norm, y, eps, rows, n, width))
+#define PIECES(T, suffix, N) \
+  NORMALIZE(T, normalize##suffix, N, false) \
+  NORMALIZE(T, normalize_long##suffix, N, true) \
   GRADIENT(T, suffix, N, 1) \
   GRADIENT(T, suffix, N, 2) \
   GRADIENT(T, suffix, N, 4) \

@@ -23,8 +23,8 @@ from alpha.ops import norm as ops
 Arrays = tuple[Array, ...]
 
 _LAYER = f"ptr x, {NORM}, ptr rest, ptr y, f32 eps"
-_LAYER_NORM = per_piece("layer_norm.cu", "normalize", f"{_LAYER}, i64 rows, i64 n, i32 width")
-_LAYER_NORM_LONG = per_piece("layer_norm.cu", "normalize_long", f"{_LAYER}, i64 n")
+_LAYER_NORM, _LAYER_NORM_LONG = (per_piece("layer_norm.cu", name, f"{_LAYER}, i64 rows, i64 n, i32 width")
+                                 for name in ("normalize", "normalize_long"))
 _SAMPLE_GRADIENT = f"ptr g, ptr x, {NORM}, ptr rest, ptr dx"
 STAGES = {"float32": 1, "bfloat16": 2, "float16": 2}  # of the gradient, as layer_norm.cu has them
 _LAYER_GRADIENT = {((dtype, wide), pieces): Kernel(
@@ -101,10 +101,8 @@ def layer_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, normal
     y, statistics = empty(x.shape, x.dtype), [empty(shape, "float32") for _ in range(3)]
     rows, norm = statistics[0].size, (*Norm.of(gamma, beta, *statistics[:2]), statistics[2])
     p = _rows(rows, n, x.dtype)
-    if p.width:
-        _LAYER_NORM[p.kind](p.grid, x, *norm, y, eps, rows, n, p.width)
-    else:
-        _LAYER_NORM_LONG[p.kind](p.grid, x, *norm, y, eps, n)
+    kernels = _LAYER_NORM if p.width else _LAYER_NORM_LONG
+    kernels[p.kind](p.grid, x, *norm, y, eps, rows, n, p.width or THREADS)
     return y, *statistics
 
 

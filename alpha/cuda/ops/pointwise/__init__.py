@@ -182,7 +182,7 @@ for _op in (ops.exp, ops.log, ops.sqrt, ops.erf, logic.sin, logic.cos):
     elementwise(_op, SOURCE, "x")
 for _op in (ops.neg, ops.abs, ops.sign, logic.floor):
     elementwise(_op, SOURCE, "x", NUMBERS)
-for _op in (ops.add, ops.sub, ops.mul, ops.maximum, ops.minimum, logic.floor_divide):
+for _op in (ops.add, ops.sub, ops.mul, ops.maximum, ops.minimum, logic.floor_divide, logic.remainder):
     broadcasting(_op, SOURCE, NUMBERS)
 for _op in (ops.div, ops.pow):
     broadcasting(_op, SOURCE)

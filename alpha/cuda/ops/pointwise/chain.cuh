@@ -5,61 +5,24 @@
 #include "philox.cuh"
 #include "reduce.cuh"
 
-// N neighbours in memory; T is unsigned char for bools.
-template <class T, int N> struct Some {
-  using Word = typename BitsOf<(sizeof(T) * N < 16 ? sizeof(T) * N : 16)>::type;
-  static constexpr int WORDS = sizeof(T) * N / sizeof(Word);
-  Word words[WORDS];
-
-  EQUATION void load(const T *p) {
-    UNROLL for (int k = 0; k < WORDS; k++) words[k] = reinterpret_cast<const Word *>(p)[k];
-  }
-  EQUATION void store(T *p) const {
-    UNROLL for (int k = 0; k < WORDS; k++) reinterpret_cast<Word *>(p)[k] = words[k];
-  }
-  EQUATION auto get(int k) const {
-    if constexpr (sizeof(T) == 2 && N % 2 == 0) {
-      unsigned pair;
-      memcpy(&pair, reinterpret_cast<const char *>(words) + k / 2 * 4, 4);
-      return float_of_pair<T>(pair, k % 2);
-    } else {
-      T v;
-      memcpy(&v, reinterpret_cast<const char *>(words) + k * sizeof(T), sizeof(T));
-      if constexpr (sizeof(T) == 1) return v != 0;
-      else return to_float(v);
-    }
-  }
-  template <class V> EQUATION void set(const V (&v)[N]) {
-    UNROLL for (int k = 0; k < N; k += sizeof(T) == 2 && N % 2 == 0 ? 2 : 1) {
-      char *p = reinterpret_cast<char *>(words) + k * sizeof(T);
-      if constexpr (sizeof(T) == 2 && N % 2 == 0) {
-        const unsigned pair = pair_of_floats<T>(v[k], v[k + 1]);
-        memcpy(p, &pair, 4);
-      } else if constexpr (sizeof(T) == 1) {
-        *p = v[k];
-      } else {
-        const T one = from_float<T>(v[k]);
-        memcpy(p, &one, sizeof(T));
-      }
-    }
-  }
-};
-
 // As a float would be read that has been stored as T
 template <class T> EQUATION float rounded(float v) { return to_float(from_float<T>(v)); }
 
-template <int N, class T> EQUATION Some<T, N> some(const T *p) {
-  Some<T, N> piece;
-  piece.load(p);
-  return piece;
+// Element k of neighbours in memory, or the only one, which is a bool where T is unsigned char.
+template <int N, class T> EQUATION auto get(const Lanes<N, T> &piece, int k) {
+  if constexpr (sizeof(T) == 1) return piece.v[k] != 0;
+  else return value(piece, k);
 }
-template <int N> EQUATION auto one(const unsigned char *p) { return *p != 0; }
-template <int N, class T> EQUATION auto one(const T *p) { return to_float(*p); }
+template <class T> EQUATION auto one(const T *p) { return get(load<1>(p), 0); }
 
 template <class T, int N, class V> EQUATION void put(T *p, const V (&v)[N]) {
-  Some<T, N> piece;
-  piece.set(v);
-  piece.store(p);
+  if constexpr (sizeof(T) == 1) {
+    Lanes<N, T> piece;
+    UNROLL for (int k = 0; k < N; k++) piece.v[k] = v[k];
+    store(p, piece);
+  } else {
+    store_floats(p, v);
+  }
 }
 
 // partial[sum of v, of v * w][C][chunks], of columns of N: what batch norm's backward needs, see channel_norm.cuh

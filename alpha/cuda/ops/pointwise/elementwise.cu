@@ -11,30 +11,22 @@
 #define UNARY(name, f) MAP1(name, x, f)
 #define BINARY(name, f) BROADCAST2(name, a, b, f)
 
-// Integers in the unsigned type of their size, where wrapping around is defined
-#define WRAPPING_UNARY(name, f) \
-  UNARY(name, f) \
-  WRAPPING_INTEGERS(name, f)
-#define WRAPPING_INTEGERS(name, f) \
-  KERNEL1(name, int32, int, int, u32, x, f) \
-  KERNEL1(name, int64, i64, i64, u64, x, f) \
-  KERNEL1(name, uint8, u8, u8, u32, x, f)
-#define WRAPPING_BINARY(name, f) \
-  BINARY(name, f) \
-  BROADCAST_KERNEL2(name, int32, int, int, u32, a, b, f) \
-  BROADCAST_KERNEL2(name, int64, i64, i64, u64, a, b, f) \
-  BROADCAST_KERNEL2(name, uint8, u8, u8, u32, a, b, f)
+// Integers, computed in one type for those of up to 32 bits and one for 64
+#define INTEGERS1(name, C, C64, f, ...) \
+  KERNEL1(name, int32, int, int, C, x, f, ##__VA_ARGS__) \
+  KERNEL1(name, int64, i64, i64, C64, x, f, ##__VA_ARGS__) \
+  KERNEL1(name, uint8, u8, u8, C, x, f, ##__VA_ARGS__)
+#define INTEGERS2(name, C, C64, f) \
+  BROADCAST_KERNEL2(name, int32, int, int, C, a, b, f) \
+  BROADCAST_KERNEL2(name, int64, i64, i64, C64, a, b, f) \
+  BROADCAST_KERNEL2(name, uint8, u8, u8, C, a, b, f)
 
-// Integers in a type that keeps their order
-#define ORDERED_UNARY(name, f, ...) \
-  KERNEL1(name, int32, int, int, i64, x, f, ##__VA_ARGS__) \
-  KERNEL1(name, int64, i64, i64, i64, x, f, ##__VA_ARGS__) \
-  KERNEL1(name, uint8, u8, u8, i64, x, f, ##__VA_ARGS__)
-#define ORDERED_BINARY(name, f) \
-  BINARY(name, f) \
-  BROADCAST_KERNEL2(name, int32, int, int, int, a, b, f) \
-  BROADCAST_KERNEL2(name, int64, i64, i64, i64, a, b, f) \
-  BROADCAST_KERNEL2(name, uint8, u8, u8, int, a, b, f)
+// In unsigned types, where wrapping around is defined, and in types that keep their order
+#define WRAPPING_INTEGERS(name, f) INTEGERS1(name, u32, u64, f)
+#define WRAPPING_UNARY(name, f) UNARY(name, f) WRAPPING_INTEGERS(name, f)
+#define WRAPPING_BINARY(name, f) BINARY(name, f) INTEGERS2(name, u32, u64, f)
+#define ORDERED_UNARY(name, f, ...) INTEGERS1(name, i64, i64, f, ##__VA_ARGS__)
+#define ORDERED_BINARY(name, f) BINARY(name, f) INTEGERS2(name, int, i64, f)
 
 #define COMPARISON(name, f) \
   BROADCAST_KERNEL2(name, float32, float, u8, float, a, b, f) \
@@ -82,12 +74,20 @@ template <class T> INLINE T floor_divide(T a, T b) {
   return quotient - (quotient * b != a && (a < 0) != (b < 0));
 }
 
+// What that leaves of a, exactly, with the sign of b
+INLINE float rest_of(float a, float b) {
+  const float rest = fmodf(a, b);
+  return rest == 0 ? copysignf(0.0f, b) : (rest < 0) != (b < 0) ? rest + b : rest;
+}
+template <class T> INLINE T rest_of(T a, T b) { return static_cast<T>(a - static_cast<u64>(floor_divide(a, b)) * b); }
+
 WRAPPING_BINARY(add, a + b)
 WRAPPING_BINARY(sub, a - b)
 WRAPPING_BINARY(mul, a * b)
 BINARY(div, a / b)
 BINARY(pow, power(a, b))
 ORDERED_BINARY(floor_divide, floor_divide(a, b))
+ORDERED_BINARY(remainder, rest_of(a, b))
 ORDERED_BINARY(maximum, larger(a, b))
 ORDERED_BINARY(minimum, smaller(a, b))
 COMPARISON(eq, a == b)

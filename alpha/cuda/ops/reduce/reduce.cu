@@ -83,7 +83,9 @@ template <class T> struct Var {  // divisor: count - correction
   using State = Moments;
   using Result = T;
   static __device__ State none() { return {0, 0, 0}; }
-  static __device__ State of(T v, i64, float origin) { return {to_float(v) - origin, 0, 1}; }
+  static __device__ State of(T v, i64, float origin) {  // m2 is NaN of what is not finite, as that of several is
+    return {to_float(v) - origin, to_float(v) - to_float(v), 1};
+  }
   static __device__ State merge(const State &a, const State &b) { return merge_moments(a, b); }
   static __device__ Result result(State s, float divisor) { return from_float<T>(s.m2 / divisor); }
 };
@@ -156,13 +158,13 @@ INLINE void rows(const T *__restrict__ x, typename Fold::State *partial, typenam
   Chain<Fold> chain;
   i64 k = begin + lane * L;
   for (int round = 1; k + (AHEAD - 1) * width * L < whole; k += AHEAD * width * L, round++) {
-    Packet<T> packet[AHEAD];
-    UNROLL for (int p = 0; p < AHEAD; p++) packet[p] = load16(row + k + p * width * L);
+    Lanes<L, T> packet[AHEAD];
+    UNROLL for (int p = 0; p < AHEAD; p++) packet[p] = load<L>(row + k + p * width * L);
     add_four<Fold>(chain, [&](int p) { return fold_piece<Fold, L>(packet[p].v, k + p * width * L, origin); });
     chain.next(round);
   }
   for (; k < whole; k += width * L) {
-    const Packet<T> packet = load16(row + k);
+    const Lanes<L, T> packet = load<L>(row + k);
     chain.add(fold_piece<Fold, L>(packet.v, k, origin));
   }
   k = whole + lane;
@@ -180,7 +182,7 @@ INLINE void rows(const T *__restrict__ x, typename Fold::State *partial, typenam
 
 template <class T, int N> struct Flat {
   const T *__restrict__ x;
-  INLINE auto load(i64 i) const { return load_piece<N>(x + i); }
+  INLINE auto load(i64 i) const { return ::load<N>(x + i); }
   template <class Piece> INLINE T at(const Piece &piece, int lane) const { return piece.v[lane]; }
 };
 

@@ -21,9 +21,9 @@ INLINE void copy_rows(const void *x, const OperandHeader *header_of_x, Out &&out
   const Place at(w, gridDim.x - 1 - blockIdx.x);
   each_row<AHEAD>(
       at, w, [&](i64 r) { return stored.load((r * w.columns + at.column) * 4); },
-      [&](const Packet<float> &packet, i64 r) {
+      [&](const Stored::Piece &piece, i64 r) {
         float v[4];
-        stored.unpack(v, packet);
+        stored.unpack(v, piece);
         out.put(v, r * columns + first + at.column * 4);
       });
 }
@@ -37,7 +37,7 @@ ALPHA_ENTRY(concat_planes, (THREADS), (const void *x, const OperandHeader *heade
 
 struct Elements {
   float *y;
-  INLINE void put(const float (&v)[4], i64 i) const { store16(y + i, Packet<float>{{v[0], v[1], v[2], v[3]}}); }
+  INLINE void put(const float (&v)[4], i64 i) const { store_floats(y + i, v); }
 };
 // behind a flag, or none
 ALPHA_ENTRY(concat_stored, (THREADS), (const void *x, const OperandHeader *header_of_x, float *y, i64 columns,

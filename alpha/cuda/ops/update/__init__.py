@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from typing import Any
 
+from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, empty
 from alpha.cuda.runtime.tables import CHUNK, ROWS, TABLE, tables
@@ -14,8 +15,8 @@ Arrays = Sequence[Array]
 
 
 def _step(entry: str, coefficients: str) -> dict[str, Kernel]:
-    names = ", ".join(c if c.startswith("i32 ") else f"f32 {c}" for c in coefficients.split(", "))
-    return per_dtype("update.cu", entry, f"{TABLE}, ptr factor, {names}")
+    names = ", ".join([f"f32 {c}" for c in coefficients.split(", ")])
+    return per_dtype("update.cu", entry, f"{TABLE}, ptr factor, ptr kept, {names}")
 
 
 _SGD = _step("sgd", "lr, weight_decay")
@@ -26,7 +27,7 @@ _RMSPROP = {(centered, momentum): _step("rmsprop" + "_centered" * centered + "_m
                                         "lr, alpha, take, eps, weight_decay, momentum")
             for centered in (False, True) for momentum in (False, True)}
 _ADAMAX = _step("adamax", "rate, beta1, take1, beta2, eps, weight_decay")
-_RADAM = _step("radam", "rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, i32 rectified")
+_RADAM = _step("radam", "rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, rectified")
 _ADAMOD = _step("adamod", "lr, rate, correction2, beta1, take1, beta2, take2, beta3, take3, eps, shrink")
 _EMA = _step("ema", "decay, take")
 _SQUARES = per_dtype("update.cu", "squares", f"{TABLE}, ptr partial")
@@ -35,67 +36,55 @@ _DECIDE = Kernel("update.cu", "decide", "ptr squares, i32 count, ptr scale, ptr 
 _TOTALS = Kernel("update.cu", "totals", f"{ROWS}, ptr partial, i32 blocks, ptr y")
 
 
-def _update(kernels: dict[str, Kernel], lists: Sequence[Arrays], factor: Array | None, *coefficients: float) -> None:
+def _update(kernels: dict[str, Kernel], lists: Sequence[Arrays], factor: Array | None, coefficients: ops.Numbers
+            ) -> None:
     """Runs a step: `lists` are those that it changes, in its order, and last the one that it reads, times factor."""
-    kernel = kernels[lists[0][0].dtype]
+    kernel, kept = kernels[lists[0][0].dtype], memory.recorder and memory.recorder.kept(coefficients)
     for part, table in tables(lists):
-        kernel(part.blocks, table, part.end - part.begin, CHUNK, factor, *coefficients)
+        kernel(part.blocks, table, part.end - part.begin, CHUNK, factor, kept, *coefficients)
 
 
 @ops.sgd_step.impl("cuda")
-def sgd_step_cuda(params: Arrays, grads: Arrays, momenta: Arrays, factor: Array | None, *, lr: float, momentum: float,
-                  dampening: float, nesterov: bool, weight_decay: float, first: bool) -> None:
-    if not momentum:
-        _update(_SGD, [params, grads], factor, lr, weight_decay)
-        return
-    keep, take = (0.0, 1.0) if first else (momentum, 1 - dampening)
-    now, ahead = (1.0, momentum) if nesterov else (0.0, 1.0)
-    _update(_SGD_MOMENTUM, [params, momenta, grads], factor, lr, weight_decay, keep, take, now, ahead)
+def sgd_step_cuda(params: Arrays, grads: Arrays, momenta: Arrays, factor: Array | None, **attrs: Any) -> None:
+    states, kernels = ([momenta], _SGD_MOMENTUM) if attrs["momentum"] else ([], _SGD)
+    _update(kernels, [params, *states, grads], factor, ops.sgd_numbers(**attrs))
 
 
 @ops.adam_step.impl("cuda")
-def adam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, vmax: Arrays, factor: Array | None, *,
-                   lr: float, step: int, beta1: float, beta2: float, eps: float, weight_decay: float,
-                   decoupled: bool) -> None:
+def adam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, vmax: Arrays, factor: Array | None,
+                   **attrs: Any) -> None:
     lists = [params, m, v, vmax, grads] if vmax else [params, m, v, grads]
-    _update(_AMSGRAD if vmax else _ADAM, lists, factor, lr / (1 - beta1 ** step), 1 / sqrt(1 - beta2 ** step),
-            beta1, 1 - beta1, beta2, 1 - beta2, eps, *_decay(lr, weight_decay, decoupled))
+    _update(_AMSGRAD if vmax else _ADAM, lists, factor, ops.adam_numbers(**attrs))
 
 
 @ops.rmsprop_step.impl("cuda")
 def rmsprop_step_cuda(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg: Arrays, momenta: Arrays,
-                      factor: Array | None, *, lr: float, alpha: float, eps: float, weight_decay: float,
-                      momentum: float) -> None:
+                      factor: Array | None, **attrs: Any) -> None:
+    momentum = bool(attrs["momentum"])
     states = [*([grad_avg] if grad_avg else []), *([momenta] if momentum else [])]
-    _update(_RMSPROP[bool(grad_avg), bool(momentum)], [params, square_avg, *states, grads], factor, lr,
-            alpha, 1 - alpha, eps, weight_decay, momentum)
+    _update(_RMSPROP[bool(grad_avg), momentum], [params, square_avg, *states, grads], factor,
+            ops.rmsprop_numbers(**attrs))
 
 
 @ops.adamax_step.impl("cuda")
-def adamax_step_cuda(params: Arrays, grads: Arrays, m: Arrays, u: Arrays, factor: Array | None, *, lr: float, step: int,
-                     beta1: float, beta2: float, eps: float, weight_decay: float) -> None:
-    _update(_ADAMAX, [params, m, u, grads], factor, lr / (1 - beta1 ** step), beta1, 1 - beta1, beta2, eps,
-            weight_decay)
+def adamax_step_cuda(params: Arrays, grads: Arrays, m: Arrays, u: Arrays, factor: Array | None, **attrs: Any) -> None:
+    _update(_ADAMAX, [params, m, u, grads], factor, ops.adamax_numbers(**attrs))
 
 
 @ops.radam_step.impl("cuda")
-def radam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, factor: Array | None, *, lr: float, step: int,
-                    beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
-    rate, rectified = ops.radam_rate(lr, step, beta1, beta2)
-    _update(_RADAM, [params, m, v, grads], factor, rate, beta1, 1 - beta1, beta2, 1 - beta2, eps,
-            *_decay(lr, weight_decay, decoupled), rectified)
+def radam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, factor: Array | None, **attrs: Any) -> None:
+    _update(_RADAM, [params, m, v, grads], factor, ops.radam_numbers(**attrs))
 
 
 @ops.adamod_step.impl("cuda")
-def adamod_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, s: Arrays, factor: Array | None, *, lr: float,
-                     step: int, beta1: float, beta2: float, beta3: float, eps: float, weight_decay: float) -> None:
-    _update(_ADAMOD, [params, m, v, s, grads], factor, lr, 1 / (1 - beta1 ** step), 1 - beta2 ** step,
-            beta1, 1 - beta1, beta2, 1 - beta2, beta3, 1 - beta3, eps, 1 - lr * weight_decay)
+def adamod_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, s: Arrays, factor: Array | None,
+                     **attrs: Any) -> None:
+    _update(_ADAMOD, [params, m, v, s, grads], factor, ops.adamod_numbers(**attrs))
 
 
 @ops.ema_step.impl("cuda")
 def ema_step_cuda(averages: Arrays, params: Arrays, *, decay: float) -> None:
-    _update(_EMA, [averages, params], None, decay, 1 - decay)
+    _update(_EMA, [averages, params], None, (decay, 1 - decay))
 
 
 @ops.sums_of_squares.impl("cuda")
@@ -114,8 +103,3 @@ def loss_scale_step_cuda(squares: Array, scale: Array, counts: Array, *, growth_
     factor = empty((), "float32")
     _DECIDE(1, squares, squares.size, scale, counts, factor, growth_interval, ops.LARGEST_SCALE, max_norm)
     return factor
-
-
-def _decay(lr: float, weight_decay: float, decoupled: bool) -> tuple[float, float]:
-    """Returns the weight decay in the gradient, and the factor that shrinks the parameters."""
-    return (0.0, 1 - lr * weight_decay) if decoupled else (weight_decay, 1.0)

@@ -4,7 +4,7 @@
 //           1910.12249; SGD, RMSprop: as PyTorch has them.
 // Layout:   flat tensors, in lists: the parameters, the states in the order of the step, and last the gradients. The
 //           coefficients are computed by the caller in double. A struct of them by value is laid out as they would be
-//           one by one.
+//           one by one. A step that is recorded finds them in memory, in *kept, which each replay writes.
 // Factor:   where the loss was scaled, the gradients are multiplied by *factor, and a factor of 0 skips the step: `decide`
 //           makes it on the device, so that the host need not wait for the gradients.
 // Requires: 16-byte aligned tensors; CHUNK a multiple of 8.
@@ -86,14 +86,13 @@ struct Adamax {
 // m, v as in Adam;  w = shrink * w - rate * (rectified ? m / (sqrt(v) + eps) : m)
 struct RAdam {
   static constexpr int CHANGED = 3;
-  float rate, beta1, take1, beta2, take2, eps, weight_decay, shrink;
-  int rectified;
+  float rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, rectified;  // the last: 1 or 0
   __device__ void operator()(float (&a)[3], float g) const {
     float &w = a[0], &m = a[1], &v = a[2];
     const float d = g + weight_decay * w;
     m = beta1 * m + take1 * d;
     v = beta2 * v + take2 * d * d;
-    w = shrink * w - rate * (rectified ? m / (sqrtf(v) + eps) : m);
+    w = shrink * w - rate * (rectified != 0 ? m / (sqrtf(v) + eps) : m);
   }
 };
 
@@ -121,8 +120,9 @@ struct Ema {
 
 #define STEP(name, Step, T, dtype) \
   ALPHA_ENTRY(name##_##dtype, (THREADS), \
-              (const __grid_constant__ Table table, int count, int chunk, const float *factor, const Step step), \
-              update_all<T>(table, count, chunk, factor, step))
+              (const __grid_constant__ Table table, int count, int chunk, const float *factor, const Step *kept, \
+               const Step step), \
+              update_all<T>(table, count, chunk, factor, kept ? *kept : step))
 
 // partial[block] = sum of the squares of the chunk's elements: those of a packet in float, a thread's in float with what
 // rounding leaves out, the threads' in double.
@@ -132,7 +132,7 @@ template <class T> INLINE void squares(const Table &table, int count, int chunk,
   const i64 whole = here.end - here.end % LANES<T>;
   ExactSum sum = {0, 0};
   UNROLL_BY(4) for (i64 i = here.begin + threadIdx.x * LANES<T>; i < whole; i += THREADS * LANES<T>) {
-    const Packet<T> packet = load16(x + i);
+    const Lanes<LANES<T>, T> packet = load<LANES<T>>(x + i);
     float of = 0;
     UNROLL for (int lane = 0; lane < LANES<T>; lane++) of += to_float(packet.v[lane]) * to_float(packet.v[lane]);
     sum.add(of);
