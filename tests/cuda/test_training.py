@@ -17,8 +17,7 @@ import train.report
 from alpha import nn, ops, optim
 from alpha.backend import get_backend
 from alpha.checkpoint import from_torch_state_dict, load
-from alpha.cuda.conv.wgmma import _image_maps, filter_maps
-from alpha.cuda.conv.wgmma.wgrad import _maps
+from alpha.cuda.runtime import tensor_map
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, download
 from alpha.op import registry
@@ -213,6 +212,12 @@ def test_two_runs_of_a_whole_network_give_the_same_bits(name: str, real_gpu: Non
     assert not different
 
 
+def forget_maps() -> None:
+    """Drops the maps of TMA, of which new ones are kept wherever an array has a new address."""
+    for cached in tensor_map.caches:
+        cached.cache_clear()
+
+
 def live_bytes_of(model: nn.Module, count: int, size: int, pixels: int) -> list[int]:
     """Trains, without Python's garbage collector, and returns the live bytes after each step.
 
@@ -227,8 +232,7 @@ def live_bytes_of(model: nn.Module, count: int, size: int, pixels: int) -> list[
             loss = step(alpha.tensor(x, device="cuda"), alpha.tensor(y, device="cuda"))
             assert np.isfinite(loss.item())
             del loss
-            for maps in (_maps, _image_maps, filter_maps):
-                maps.cache_clear()
+            forget_maps()
             live.append(get_backend("cuda").memory_stats()["live"])
     finally:
         gc.enable()

@@ -10,13 +10,11 @@ import pytest
 import alpha
 from alpha import nn
 from alpha.backend import get_backend
-from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.wgmma import wgrad as wgmma_wgrad
 from alpha.cuda.lazy.deferred import UNGUARDED, LazyStorage
 from models.googlenet import Inception
 from models.resnet import BasicBlock, Bottleneck, ResNet
 from tests.cuda.process import CHECKED
-from tests.cuda.test_training import batches, step_of, trained
+from tests.cuda.test_training import batches, forget_maps, step_of, trained
 
 pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("trains for long; its kernels have tests of their own"),
               pytest.mark.usefixtures("device", "tensor_cores_first")]
@@ -118,12 +116,6 @@ def test_pools_and_joined_maps_are_not_split(make: Callable[[], nn.Module], mode
     assert not merges, "but behind guards, which nobody reads"
     splits = [entry for entry in launches if entry.startswith("planes_split") and not entry.endswith("_all")]
     assert len(splits) <= 2, "of the images, for the first filters and their gradient"
-
-
-def forget_maps() -> None:
-    """Drops the maps of TMA, of which a new one is kept wherever an array has a new address."""
-    for cached in (wgmma_wgrad._maps, wgmma._image_maps, wgmma.filter_maps):
-        cached.cache_clear()
 
 
 def memory_of_a_step(make: Callable[[], nn.Module]) -> list[int]:

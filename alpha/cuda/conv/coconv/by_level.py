@@ -72,7 +72,7 @@ class ByLevel(Candidate):
         the slots of a block are those of its number in all launches."""
         tiles = self.best(desc)
         lists = [tile.plan(level)[1] for tile, (_, level) in zip(tiles, desc.levels)]
-        blocks, count = {len(work.items) for work in lists}, all(tile.tile.counts for tile in tiles)
+        blocks, count = {len(work.items) for work in lists}, all(tile.tile.cluster == 1 for tile in tiles)
         return wgmma.CONSUMERS * max(blocks) if count and len(blocks) == 1 and not any(w.slots for w in lists) else 0
 
 

@@ -17,7 +17,7 @@ from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, upload
-from alpha.cuda.runtime.tensor_map import BLOCK, KEPT, maps_argument, tensor_maps
+from alpha.cuda.runtime.tensor_map import BLOCK, by_address, maps_argument, tensor_maps
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import Shape, ceil_div
 
@@ -91,7 +91,7 @@ class Halo(Candidate):
 
         element, planes = self.mode.element, self.mode.planes
 
-        @lru_cache(maxsize=KEPT)
+        @by_address
         def maps(x_ptr: int, w_ptr: int, y_ptr: int) -> bytes:
             return maps_argument(
                 image_map(x_ptr, element, in_shape, planes, halo)

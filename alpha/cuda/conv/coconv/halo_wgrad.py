@@ -16,7 +16,7 @@ from alpha.cuda.conv.wgmma import CONSUMERS, SHARED_BYTES, THREADS, launch_of_ar
 from alpha.cuda.lazy import READS, UNGUARDED, Operand
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
-from alpha.cuda.runtime.tensor_map import BLOCK, KEPT, maps_argument
+from alpha.cuda.runtime.tensor_map import BLOCK, by_address, maps_argument
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ceil_div
 
@@ -78,7 +78,7 @@ class HaloWgrad(Candidate):
         grid, sum_grid = cut.parts * cut.slices, (SLOT // 4 * SPLIT // SUM_THREADS, cut.parts)
         halo, box = (CHUNK, cut.pitch, cut.pitch, 1), (CHUNK, SIDE, SIDE, 1)
 
-        @lru_cache(maxsize=KEPT)
+        @by_address
         def maps(x_ptr: int, g_ptr: int, dtype: str) -> bytes:
             return maps_argument(image_map(x_ptr, dtype, desc.x_shape, self.planes, halo)
                                  + image_map(g_ptr, dtype, desc.y_shape, self.planes, box))[0]

@@ -21,7 +21,7 @@ from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, offset, upload
-from alpha.cuda.runtime.tensor_map import KEPT, MAPS, NBYTES, maps_argument, tensor_maps
+from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch
@@ -31,7 +31,7 @@ BOX_BYTES = STORED_ROWS * OUT_ROW
 MOST_BOXES = 4                  # of a consumer, where shared memory has room: while one is written others leave
 SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 THREADS, SUM_THREADS = 384, 256  # with two consumers
-CONSUMERS = 2                   # of a block, each with its slot of statistics; a tile of 64 rows has one, and no slots
+CONSUMERS = 2                   # of a block, each with its slot of statistics; a tile of 64 rows has one
 LEAST_COUNTED = 64              # channels of which those are counted: of fewer a tile's sums are too short to hide it
 ALONE = range(1, 2)             # lengths of runs, where each has one tap
 READ_BY = {"fprop": ("activation", "weight"), "dgrad": ("gradient", "weight"), "wgrad": ("activation", "gradient")}
@@ -109,11 +109,6 @@ class Tile(NamedTuple):
     @property
     def consumers(self) -> int:
         return min(self.rows // 64, CONSUMERS)
-
-    @property
-    def counts(self) -> bool:
-        """Whether it can count statistics."""
-        return self.cluster == 1 and self.consumers == CONSUMERS
 
     def __str__(self) -> str:
         return (f"{self.rows}{' pairs ' if self.pairs else ''}x{self.columns}{f' held {self.held}' * (self.held > 0)}"
@@ -259,7 +254,7 @@ class Wgmma(Candidate):
         slot_floats, of_y, columns, runs = work.slots * tile_floats, channels or of_y, pixels.columns, pixels.runs
         sizes = batch, height, width, pixels.groups, columns, of_y, runs[0], runs[-1], pixels.unit
         streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
-        counts = columns >= LEAST_COUNTED and self.tile.counts and not (channels or slot_floats)
+        counts = columns >= LEAST_COUNTED and not (channels or slot_floats or clustered)
         w_first, y_first = first * prod(desc.w_shape[1:]) * ITEMSIZE[self.mode.element], first * ITEMSIZE[self.writes]
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None,
@@ -296,7 +291,7 @@ class Wgmma(Candidate):
 
         element, planes, groups = self.mode.element, self.mode.planes, pixels.groups
 
-        @lru_cache(maxsize=KEPT)
+        @by_address
         def maps(x_ptr: int, w_ptr: int, y_ptr: int, y_dtype: str) -> tuple[Any, ...]:
             x = _image_maps(x_ptr, element, in_shape, planes, groups, pixels.runs, in_box, in_steps)
             w = filter_maps(w_ptr, element, desc.w_shape, planes, groups, w_runs, w_boxes, channels)

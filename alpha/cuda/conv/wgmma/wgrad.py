@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
 from alpha.cuda.lazy import READS, Operand
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
-from alpha.cuda.runtime.tensor_map import KEPT, MAPS, NBYTES, maps_argument, tensor_maps
+from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
 ONCE_BYTES = 40e6                      # of operands, from which on what is read once is the first to leave that cache
@@ -194,7 +193,7 @@ class WgmmaWgrad(Candidate):
         split = _split(parts * part_floats // 4, int(plan.sums[:, 2].max(initial=1)))
         sum_grid = part_floats // 4 * split // SUM_THREADS, parts
 
-        @lru_cache(maxsize=KEPT)
+        @by_address
         def maps(x_ptr: int, g_ptr: int, dtype: str) -> tuple[Any, ...]:
             x, g = _maps(x_ptr, dtype, x_form), _maps(g_ptr, dtype, g_form)
             return *maps_argument(x + g), len(x) // NBYTES
