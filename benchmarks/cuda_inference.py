@@ -6,8 +6,8 @@
 
 Sides, in turn in one process: alpha.inference (traced, batch norm folded, captured); PyTorch's network with its batch
 norm folded too, as a CUDA graph in both layouts, in bf16 with weights of 16 bits, in fp32 with TF32 allowed; with
---compile also torch.compile(mode="reduce-overhead") in channels_last. A call takes an input that is on the device and is
-waited for: milliseconds are medians of such calls, `ms_in_a_row` those of calls that are not waited for one by one.
+--compile also torch.compile(mode="reduce-overhead") in channels_last. A call takes an input that is on the device and
+is waited for: milliseconds are medians of such calls, `ms_in_a_row` those of calls that are not waited for one by one.
 Both networks have the same weights, and their results are compared first.
 """
 
@@ -98,7 +98,7 @@ def torch_graph(net: Any, x: Any, channels_last: bool) -> Call:
         with torch.cuda.graph(graph, stream=stream):
             y = net(static)
 
-    def call() -> Any:
+    def call(_weights: Any = net) -> Any:  # the graph reads them where they are: they must not go
         static.copy_(x)
         graph.replay()
         return y
