@@ -111,7 +111,7 @@ def test_losses_of_auto_stand_beside_those_of_direct(tmp_path, capsys):
     algorithm_losses.main(["--models", "lenet5", "--batch-size", "4", "--steps", "3", "--device", "cpu", "--output",
                            str(tmp_path)])
     row, = results.read(tmp_path / "algorithms_losses.jsonl")
-    assert len(row["auto"]) == len(row["direct"]) == len(row["nudged"]) == 3 and row["worst"] <= algorithm_losses.BOUND
+    assert len(row["auto"]) == len(row["direct"]) == len(row["nudged"]) == 3 and row["apart"] <= algorithm_losses.BOUND
     assert "3 losses" in capsys.readouterr().out and (tmp_path / "algorithms_losses.png").exists()
 
 
