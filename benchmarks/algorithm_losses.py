@@ -28,7 +28,7 @@ from benchmarks.sides import AlphaSide, image_batches
 from train.report import can_plot
 
 KEY = ("model", "batch", "units", "lr")
-BOUND = 1e-4    # of the differences, in parts of direct's loss
+BOUND = 1e-4    # of the differences, see apart
 
 
 def nudge(net: Any) -> None:
@@ -54,8 +54,12 @@ def losses(model: str, batch: int, steps: int, lr: float, device: str, algorithm
 
 
 def apart(one: Sequence[float], other: Sequence[float]) -> float:
-    """Returns the largest difference of two runs, in parts of the second's loss."""
-    return max(abs(a - b) / b for a, b in zip(one, other))
+    """Returns the largest difference of two runs, in parts of the second's loss where that is above 1."""
+    return max(differences(one, other))
+
+
+def differences(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [abs(a - b) / max(b, 1) for a, b in zip(one, other)]
 
 
 def units_of(device: str, fma: bool) -> str:
@@ -81,10 +85,9 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         axes.legend(fontsize=6)
         axes = axes_of(title=f"{title}: difference")
         for name, mark in (("auto", "."), ("nudged", "x")):
-            axes.semilogy([max(abs(a - b) / b, 1e-8) for a, b in zip(row.get(name) or (), row["direct"])], mark,
-                          label=name)
+            axes.semilogy([max(d, 1e-8) for d in differences(row.get(name) or (), row["direct"])], mark, label=name)
         axes.axhline(BOUND, color="k", linestyle=":", linewidth=0.8)
-        axes.set(xlabel="step", ylabel="|... - direct| / direct")
+        axes.set(xlabel="step", ylabel="|... - direct| / max(direct, 1)")
         axes.legend(fontsize=6)
     figure.savefig(path, dpi=120, bbox_inches="tight")
 
@@ -112,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         results.record(file, facts, {"model": model, "batch": args.batch_size, "units": units, "lr": args.lr,
                                      "apart": worst, "apart_nudged": nudged, **found})
         print(f"{model}, batch {args.batch_size}, {units}: {args.steps} losses, {found['direct'][0]:.4f} to "
-              f"{found['direct'][-1]:.4f}; auto and direct differ by at most {worst:.1e} of it, "
+              f"{found['direct'][-1]:.4f}; auto and direct differ by at most {worst:.1e}, "
               f"nudged and direct by {nudged:.1e}")
     draw(results.latest(results.read(file), KEY), args.output / "algorithms_losses.png")
 
