@@ -6,9 +6,9 @@
 
 Sides, in turn in one process: alpha.inference (traced, batch norm folded, captured); PyTorch's network with its batch
 norm folded too, as a CUDA graph in both layouts, in bf16 with weights of 16 bits, in fp32 with TF32 allowed; with
---compile also torch.compile(mode="reduce-overhead") in channels_last. A call takes an input that is on the device and
-is waited for: milliseconds are medians of such calls, `ms_in_a_row` those of calls that are not waited for one by one.
-Both networks have the same weights, and their results are compared first.
+--compile also what torch.compile makes of it, in channels_last, as such a graph too. A call takes an input that is on
+the device and is waited for: milliseconds are medians of such calls, `ms_in_a_row` those of calls that are not waited
+for one by one. Both networks have the same weights, and their results are compared first.
 """
 
 from __future__ import annotations
@@ -117,13 +117,7 @@ def torch_calls(net: Any, x: Any, precision: str, compiled: bool) -> dict[str, C
              for last in (False, True)}
     if compiled:
         torch._dynamo.reset()
-        fast = torch.compile(net.to(memory_format=torch.channels_last), mode="reduce-overhead")
-        there = x.clone(memory_format=torch.channels_last)
-
-        def call() -> Any:
-            with torch.no_grad():
-                return fast(there)
-        found["torch_compiled"] = call
+        found["torch_compiled"] = torch_graph(torch.compile(net), x, True)
     return found
 
 

@@ -226,7 +226,7 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
                "16 bits": {**WIDE, "128 pairs x128": (0.305, 1.0, 0.324), "128x192": (0.47, 1.5),
                            "256x64": (0.48, 0.82), "128 pairs x64": (0.178, 0.67, 0.199), "128x256 held 3": (0.62, 2.0),
                            "128x64 held 10": (0.3, 0.67), "256x64 held 6": (0.48, 0.82),
-                           "256x96 held 6": (0.58, 1.25), "64x64": (0.15, 0.5)}},
+                           "256x96 held 6": (0.58, 1.25), "64x64": (0.22, 0.5)}},
         part=0.3,                     # of a block, however few of its products are made
         sum_us=4.5, sum_l2=0.5,       # the launch that adds slices, and its share of the L2 cache's rate
         cluster_us=1.6,               # more, of a tile whose blocks, a cluster, add up their slices
