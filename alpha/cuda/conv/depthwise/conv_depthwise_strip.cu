@@ -1,193 +1,189 @@
-// Depthwise convolution with square filters of F x F, stride STRIDE: a thread goes down P neighbouring columns.
+// Depthwise convolution with square filters of F x F, stride STRIDE: a block has what a tile reads in shared memory.
 //
 // What:     strip_gather    y[n][oh][ow][c] = sum over fh, fw of x[n][oh*S - p + fh][ow*S - p + fw][c] * w[c][fh][fw],
 //                           with bias and relu on top; with `flipped` filters it is dgrad of stride 1
 //           strip_scatter   dx[n][ih][iw][c] = sum of g[n][(ih + p - fh)/2][(iw + p - fw)/2][c] * w[c][fh][fw] over the
 //                           taps that leave no remainder: dgrad of stride 2
-//           strip_wgrad     slices[s][tap][c] = sum over the strips of slice s of g * x; depthwise_sum adds the slices
+//           strip_wgrad     slices[s][tap][c] = sum over the tiles of slice s of g * x; depthwise_sum adds the slices
 // Source:   the definition, with the tap ranges of arXiv 2306.15951
 // Layout:   activations (N, H, W, C), NHWC, as T; w (C, F, F, 1), bias and slices float32; sums in float32
-// GEMM:     none: nothing is summed over channels. A line is read once by a thread, for all outputs that it serves:
-//           their sums (wgrad: the lines of g) stay in registers, and move up by a line
-// Zeros:    lines and columns outside the map are skipped, padded and inserted zeros are never read
+// GEMM:     none: nothing is summed over channels. A tile is copied before its first product, 16 bytes at a time where
+//           C allows it; other blocks of the multiprocessor compute meanwhile. A thread's loops over lines and columns
+//           are unrolled: an element is converted once for all outputs that it serves
+// Zeros:    lines outside the map are skipped, inserted zeros never read; columns outside are zeros in shared memory
 // Requires: C % 2 = 0, F of 3, 5, 7, stride 1 or 2 on both axes, no dilation; elements of a tensor fewer than 2^31
-// Threads:  `lanes` side by side along the channels, V of them each; the rest along strips, each P columns of `rows`
-//           lines
-// Measured: H200, bf16, 256 images, 3x3, fprop / dgrad / wgrad, us (benchmarks/results/h200/depthwise.jsonl): 32x32x144
-//           84 / 85 / 86, a copy of the same bytes 37; 16x16x192 24 / 24 / 32, 14; 4x4x960 10 / 10 / 16, 6
+// Threads:  `lanes` side by side along the channels, V of them each; the rest along strips of Q lines and P columns
+// Measured: no file of results has it
 #include "lanes.cuh"
 
-constexpr int THREADS = 128, LANES_MOST = 32, P = 4, V = 2, TAPS = F * F;
-constexpr int WGRAD_V = F < 5 ? 2 : 1;  // F * F * V sums stay in registers
-constexpr int BLOCKS = F == 3 ? 6 - STRIDE : F == 5 ? 3 : 4 - STRIDE;  // of a multiprocessor, at least
-constexpr int WGRAD_BLOCKS = F == 3 ? 5 - STRIDE : F == 5 ? 4 : 3;
+constexpr int THREADS = 128, P = 4, Q = F == 3 && STRIDE == 1 ? 8 : 4, V = 2, TAPS = F * F;
+constexpr int WGRAD_V = F == 3 ? 2 : 1;          // F * F * V sums stay in registers
+constexpr int PITCH = 66;                        // of a tap's filters: channels of a tile, and two for the banks
+constexpr int BYTES = F == 3 ? 43008 : 36096;    // of a tile
+constexpr int WGRAD_BYTES = F == 3 ? 43008 : 49152;
+constexpr int BLOCKS = F == 3 ? 5 : 4;           // of a multiprocessor, at least
 
-// Where the strips of a tensor lie: strip s has columns `begin` to begin + P, lines `top` to top + count of an image.
-// `group` strips in a row have the same columns, of parts one behind the other: threads of a warp meet the same edges.
-struct Cut {  // parts: of all images, `chunks` of each, of `rows` lines; per_line: strips side by side
-  int strips, parts, per_line, chunks, rows, height, width;
+struct Cut {  // of what is written (wgrad: g): tiles of images x rows x columns, `down` x `across` in a map
+  int n, height, width, images, rows, columns, down, across, first_h, first_w;  // first: where the first tile begins
 };
-struct Place {
-  int image, top, count, begin;  // count: 0 behind the last part
-  INLINE Place(const Cut &t, int s, int group) {
-    const int columns = s / group, above = columns / t.per_line, part = s - (columns - above) * group;
-    image = part / t.chunks, top = (part - image * t.chunks) * t.rows;
-    count = part < t.parts ? min(t.rows, t.height - top) : 0, begin = (columns - above * t.per_line) * P;
-  }
+struct Box {  // a part of maps, in shared memory as [image][line][column][channel of the tile]
+  int image, images, top, lines, left, columns;
 };
-
-// A line of N columns from `left` on, of V channels: the columns that are there, which `mask` has a bit for each.
-template <class T, int N, int V, bool INSIDE> struct Line {
-  using Bits = typename BitsOf<sizeof(T) * V>::type;
-  Bits x[N];  // what is read ahead stays as it is stored until it is there
-  INLINE void fetch(const T *from, int channels, unsigned mask) {
-    UNROLL for (int j = 0; j < N; j++)
-      if (INSIDE || mask >> j & 1) x[j] = *reinterpret_cast<const Bits *>(from + j * channels);
-  }
-  INLINE void floats(float (&v)[N][V]) const {
-    UNROLL for (int k = 0; k < N * V; k++)
-      if constexpr (sizeof(T) == 2 && V == 2) {
-        v[k / V][k % V] = float_of_pair<T>(x[k / V], k % V);
-      } else {
-        T element;
-        memcpy(&element, reinterpret_cast<const char *>(x) + k * sizeof(T), sizeof(T));
-        v[k / V][k % V] = to_float(element);
-      }
-  }
-};
-INLINE unsigned columns_inside(int left, int n, int width) {
-  unsigned mask = 0;
-  for (int j = 0; j < n; j++) mask |= unsigned(unsigned(left + j) < unsigned(width)) << j;
-  return mask;
+INLINE Box box_of(const Cut &t, int tile) {
+  const int line = tile / t.across, group = line / t.down, image = group * t.images;
+  return {image, min(t.images, t.n - image), t.first_h + (line - group * t.down) * t.rows, t.rows,
+          t.first_w + (tile - line * t.across) * t.columns, (t.columns + P - 1) / P * P};
 }
+// What outputs from `first` on, so many, read of an axis: from where on, how many.
+template <bool SCATTER> INLINE int read_from(int first, int pad) {
+  return SCATTER ? (first + pad) / 2 - (F - 1) / 2 : first * STRIDE - pad;
+}
+template <bool SCATTER> constexpr __device__ int reach(int count) {
+  return SCATTER ? (count + 1) / 2 + (F - 1) / 2 : (count - 1) * STRIDE + F;
+}
+struct Map {  // that is read
+  int height, width, channels, pad_h, pad_w;
+};
+template <bool SCATTER> INLINE Box read_by(const Box &b, const Map &m) {
+  return {b.image, b.images, read_from<SCATTER>(b.top, m.pad_h), reach<SCATTER>(b.lines),
+          read_from<SCATTER>(b.left, m.pad_w), reach<SCATTER>(b.columns)};
+}
+
+// Copies `wide` channels of a box, EACH at a time; lines outside the map are left as they are.
+template <int EACH, class T>
+INLINE void copy(T *tile, const T *map, const Box &b, int height, int width, int channels, int wide, int c0) {
+  const int chunks = wide / EACH, first = threadIdx.x / chunks, c = (threadIdx.x - first * chunks) * EACH;
+  const int step = THREADS / chunks, down = step / b.columns, along = step - down * b.columns;
+  if (c0 + c >= channels || first >= step) return;
+  map += (i64)b.image * height * width * channels + c0 + c, tile += c;
+  for (int n = 0; n < b.images; n++)
+    for (int line = first / b.columns, column = first - line * b.columns; line < b.lines; line += down) {
+      const int h = b.top + line, w = b.left + column;
+      const bool inside = unsigned(w) < unsigned(width);
+      if (unsigned(h) < unsigned(height))
+        ptx::cp_async<EACH * sizeof(T)>(tile + ((n * b.lines + line) * b.columns + column) * wide,
+                                        map + (inside ? ((n * height + h) * width + w) * channels : 0),
+                                        inside ? EACH * sizeof(T) : 0);
+      column += along;
+      if (column >= b.columns) column -= b.columns, line++;
+    }
+}
+template <class T>
+INLINE void fetch(T *tile, const void *map, const Box &b, int height, int width, int channels, int wide, int c0) {
+  if (channels % LANES<T> == 0) copy<LANES<T>>(tile, static_cast<const T *>(map), b, height, width, channels, wide, c0);
+  else copy<V>(tile, static_cast<const T *>(map), b, height, width, channels, wide, c0);
+}
+INLINE void wait() {
+  ptx::cp_async_commit();
+  ptx::cp_async_wait<0>();
+  __syncthreads();
+}
+template <int N, int COUNT, class T> INLINE void floats(float (&to)[COUNT][N], const T *from, int pitch) {
+  UNROLL for (int j = 0; j < COUNT; j++) {
+    const Lanes<N, T> lanes = load<N>(from + j * pitch);
+    UNROLL for (int e = 0; e < N; e++) to[j][e] = value(lanes, e);
+  }
+}
+
+struct Place {  // strip k of a tile; those of the same columns are one behind the other
+  int image, down, right;  // down, right: of the first output, from the tile's first one
+  INLINE Place(const Box &b, int k) {
+    const int parts = (b.lines + Q - 1) / Q, column = b.images * parts, strip = k / column, rest = k - strip * column;
+    image = rest / parts, down = (rest - image * parts) * Q, right = strip * P;
+  }
+};
+INLINE int strips_of(const Box &b) { return b.images * ((b.lines + Q - 1) / Q) * (b.columns / P); }
 
 struct Strips {
   const void *in;
   const float *w, *bias;
   void *out;
   Cut cut;  // of out
-  int in_height, in_width, channels, pad_h, pad_w;
-  int first, lanes, flipped, relu;  // first: column of the first output of a line's first strip
+  Map map;  // in
+  int lanes, flipped, relu;
 };
 
-template <bool SCATTER> constexpr int COLUMNS = SCATTER ? (P + F - 2) / 2 + 1 : (P - 1) * STRIDE + F;  // that are read
-
-// Every step reads S lines and completes DONE; sum[i] is of line out_line + i.
-template <class T, bool SCATTER, bool INSIDE>
-INLINE void go_down(const Strips &t, const Place &at, const float *filter, int filter_pitch,
-                    const Lanes<V, float> &bias, int left, unsigned mask, int c) {
-  constexpr int S = SCATTER ? 1 : STRIDE, DONE = SCATTER ? 2 : 1, HELD = SCATTER ? F : (F - 1) / S + 1;
-  const int bottom = at.top + at.count, pitch = t.in_width * t.channels;
-  const int first = SCATTER ? (at.top + t.pad_h - F + 2) >> 1 : at.top;
-  const int end = SCATTER ? ((bottom - 1 + t.pad_h) >> 1) + 1 : bottom + HELD - 1;
-  const int from = SCATTER ? first : first * S - t.pad_h;
-  const int limit = max(0, min(SCATTER ? end : end * S - t.pad_h, t.in_height));
-  const T *in = static_cast<const T *>(t.in) + ((i64)at.image * t.in_height * t.in_width + left) * t.channels + c;
-  T *out = static_cast<T *>(t.out) + ((i64)at.image * t.cut.height * t.cut.width + at.begin) * t.channels + c;
-  float sum[HELD][P][V];
-  UNROLL for (int e = 0; e < HELD * P * V; e++) sum[e / (P * V)][e / V % P][e % V] = bias.v[e % V];
-  Line<T, COLUMNS<SCATTER>, V, INSIDE> next = {};
-  float now[COLUMNS<SCATTER>][V];
-  if (unsigned(from) < unsigned(limit)) next.fetch(in + from * pitch, t.channels, mask);
-  for (int k = first, line = from; k < end; k++) {
-    const int out_line = SCATTER ? 2 * k - t.pad_h : k - (HELD - 1);
-    UNROLL for (int a = 0; a < S; a++, line++) {
-      next.floats(now);
-      if (unsigned(line + 1) < unsigned(limit)) next.fetch(in + (line + 1) * pitch, t.channels, mask);
-      if (unsigned(line) >= unsigned(limit)) continue;
-      UNROLL for (int i = 0; i < HELD; i++) {
-        const int fh = SCATTER ? i : S * (HELD - 1 - i) + a;
-        if (fh >= F || unsigned(out_line + i - at.top) >= unsigned(at.count)) continue;
-        Lanes<V, float> w[F];
-        UNROLL for (int fw = 0; fw < F; fw++) w[fw] = load<V>(filter + (fh * F + fw) * filter_pitch);
-        UNROLL for (int j = 0; j < COLUMNS<SCATTER>; j++)
-          if (INSIDE || mask >> j & 1)
-            UNROLL for (int k = 0; k < P * V; k++) {
-              const int u = k / V, e = k % V, fw = SCATTER ? u - 2 * j + F - 1 : j - S * u;
-              if (fw >= 0 && fw < F) sum[i][u][e] = fmaf(now[j][e], w[fw].v[e], sum[i][u][e]);
-            }
+// Every line completes the outputs that read no later one.
+template <class T, bool SCATTER>
+INLINE void strip(const Strips &t, const Box &to, const Box &box, const Place &at, const T *tile, const float *filter,
+                  const Lanes<V, float> &bias, int c) {
+  constexpr int S = STRIDE, LINES = reach<SCATTER>(Q), COLUMNS = reach<SCATTER>(P);
+  const int wide = t.lanes * V, down = SCATTER ? at.down / 2 : at.down * S, right = SCATTER ? at.right / 2 : at.right * S;
+  const int line = box.top + down, limit = max(0, min(box.top + box.lines, t.map.height));
+  const int top = to.top + at.down, left = to.left + at.right, channels = t.map.channels, pitch = t.cut.width * channels;
+  const T *in = tile + ((at.image * box.lines + down) * box.columns + right) * wide;
+  T *out = static_cast<T *>(t.out) + (i64)(to.image + at.image) * t.cut.height * pitch + top * pitch + left * channels + c;
+  float sum[Q][P][V];
+  UNROLL for (int e = 0; e < Q * P * V; e++) sum[e / (P * V)][e / V % P][e % V] = bias.v[e % V];
+  UNROLL for (int l = 0; l < LINES; l++) {
+    if (unsigned(line + l) < unsigned(limit)) {
+      float now[COLUMNS][V];
+      floats(now, in + l * box.columns * wide, wide);
+      UNROLL for (int k = 0; k < Q * COLUMNS * P; k++) {
+        const int i = k / (COLUMNS * P), j = k / P % COLUMNS, u = k % P;
+        const int fh = SCATTER ? i - 2 * l + F - 1 : l - S * i, fw = SCATTER ? u - 2 * j + F - 1 : j - S * u;
+        if (fh < 0 || fh >= F || fw < 0 || fw >= F) continue;
+        const Lanes<V, float> w = load<V>(filter + (fh * F + fw) * PITCH);
+        UNROLL for (int e = 0; e < V; e++) sum[i][u][e] = fmaf(now[j][e], w.v[e], sum[i][u][e]);
       }
     }
-    UNROLL for (int i = 0; i < DONE; i++)
-      if (unsigned(out_line + i - at.top) < unsigned(at.count)) {
-        UNROLL for (int u = 0; u < P; u++) {
-          if (unsigned(at.begin + u) >= unsigned(t.cut.width)) continue;
-          UNROLL for (int e = 0; e < V; e++) sum[i][u][e] = t.relu && sum[i][u][e] < 0.f ? 0.f : sum[i][u][e];
-          store_pair(out + ((out_line + i) * t.cut.width + u) * t.channels, sum[i][u][0], sum[i][u][1]);
-        }
-      }
-    UNROLL for (int i = 0; i < HELD; i++)
-      UNROLL for (int e = 0; e < P * V; e++)
-        sum[i][e / V][e % V] = i + DONE < HELD ? sum[i + DONE][e / V][e % V] : bias.v[e % V];
+    UNROLL for (int i = 0; i < Q; i++) {
+      if (l != (SCATTER ? (i + F - 1) / 2 : S * i + F - 1)) continue;
+      if (at.down + i >= to.lines || unsigned(top + i) >= unsigned(t.cut.height)) continue;
+      if (t.relu)
+        UNROLL for (int e = 0; e < P * V; e++) sum[i][e / V][e % V] = sum[i][e / V][e % V] < 0.f ? 0.f : sum[i][e / V][e % V];
+      UNROLL for (int u = 0; u < P; u++)
+        if (unsigned(left + u) < unsigned(t.cut.width))
+          store_pair(out + i * pitch + u * channels, sum[i][u][0], sum[i][u][1]);
+    }
   }
 }
 
-template <class T, bool SCATTER> INLINE void strip(const Strips &t) {
-  __shared__ __align__(16) float filter[TAPS * (V * LANES_MOST + 2)];  // [tap][pitch]
+// Grid (tiles, channel tiles).
+template <class T, bool SCATTER> INLINE void strips(const Strips &t) {
+  __shared__ __align__(16) float filter[TAPS * PITCH];  // [tap][channel of the tile]
+  __shared__ __align__(16) T tile[BYTES / sizeof(T)];
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes, wide = t.lanes * V;
-  const int pitch = wide + 2, c0 = blockIdx.y * wide, c = c0 + lane * V;
-  for (int e = threadIdx.x; e < TAPS * wide; e += THREADS) {
+  const int channels = t.map.channels, c0 = blockIdx.y * wide, c = c0 + lane * V;
+  const Box to = box_of(t.cut, blockIdx.x), box = read_by<SCATTER>(to, t.map);
+  fetch(tile, t.in, box, t.map.height, t.map.width, channels, wide, c0);
+  for (int e = threadIdx.x; e < TAPS * min(wide, channels - c0); e += THREADS) {
     const int k = e / TAPS, tap = e - k * TAPS;
-    if (c0 + k < t.channels) filter[(t.flipped ? TAPS - 1 - tap : tap) * pitch + k] = t.w[(c0 + k) * TAPS + tap];
+    filter[(t.flipped ? TAPS - 1 - tap : tap) * PITCH + k] = t.w[c0 * TAPS + e];
   }
-  __syncthreads();
-  if (c >= t.channels || row >= rows) return;
+  wait();
+  if (c >= channels) return;
   const Lanes<V, float> bias = t.bias ? load<V>(t.bias + c) : Lanes<V, float>{};
-  for (int s = blockIdx.x * rows + row; s < t.cut.strips; s += gridDim.x * rows) {
-    Place at(t.cut, s, rows);
-    if (!at.count) continue;
-    at.begin += t.first;
-    const int left = SCATTER ? (at.begin + t.pad_w) / 2 - (F - 1) / 2 : at.begin * STRIDE - t.pad_w;
-    const unsigned mask = columns_inside(left, COLUMNS<SCATTER>, t.in_width);
-    if (mask + 1 == 1u << COLUMNS<SCATTER>)
-      go_down<T, SCATTER, true>(t, at, filter + lane * V, pitch, bias, left, mask, c);
-    else
-      go_down<T, SCATTER, false>(t, at, filter + lane * V, pitch, bias, left, mask, c);
-  }
+  for (int k = row; k < strips_of(to); k += rows)
+    strip<T, SCATTER>(t, to, box, Place(to, k), tile + lane * V, filter + lane * V, bias, c);
 }
 
 struct StripWgrad {
   const void *x, *g;
   float *slices;
   Cut cut;  // of g
-  int in_height, in_width, channels, pad_h, pad_w, lanes, share;  // share: strips of a slice at most
+  Map map;  // x
+  int lanes, tiles, unused;
 };
 
-template <class T, bool INSIDE>
-INLINE void wgrad_down(const StripWgrad &t, const Place &at, int left, int c, float (&sum)[TAPS][WGRAD_V]) {
-  constexpr int S = STRIDE, N = WGRAD_V, COLUMNS = ::COLUMNS<false>, HELD = (F - 1) / S + 1;
-  const int pitch = t.in_width * t.channels, g_pitch = t.cut.width * t.channels, end = at.top + at.count + HELD - 1;
-  const int limit = max(0, min(end * S - t.pad_h, t.in_height));
-  const unsigned mask = INSIDE ? 0 : columns_inside(left, COLUMNS, t.in_width);
-  const unsigned g_mask = INSIDE ? 0 : columns_inside(at.begin, P, t.cut.width);
-  const T *x = static_cast<const T *>(t.x) + ((i64)at.image * t.in_height * t.in_width + left) * t.channels + c;
-  const T *g = static_cast<const T *>(t.g) + ((i64)at.image * t.cut.height * t.cut.width + at.begin) * t.channels + c;
-  float dy[HELD][P][N] = {}, now[COLUMNS][N];  // dy[i]: line k - (HELD - 1) + i of g
-  Line<T, P, N, INSIDE> next_dy = {};
-  Line<T, COLUMNS, N, INSIDE> next = {};
-  int line = at.top * S - t.pad_h;
-  next_dy.fetch(g + at.top * g_pitch, t.channels, g_mask);
-  if (unsigned(line) < unsigned(limit)) next.fetch(x + line * pitch, t.channels, mask);
-  for (int k = at.top; k < end; k++) {
-    UNROLL for (int i = 0; i + 1 < HELD; i++)
-      UNROLL for (int e = 0; e < P * N; e++) dy[i][e / N][e % N] = dy[i + 1][e / N][e % N];
-    next_dy.floats(dy[HELD - 1]);
-    if (k + 1 < at.top + at.count) next_dy.fetch(g + (k + 1) * g_pitch, t.channels, g_mask);
-    UNROLL for (int a = 0; a < S; a++, line++) {
-      next.floats(now);
-      if (unsigned(line + 1) < unsigned(limit)) next.fetch(x + (line + 1) * pitch, t.channels, mask);
-      if (unsigned(line) >= unsigned(limit)) continue;
-      UNROLL for (int i = 0; i < HELD; i++) {
-        const int fh = S * (HELD - 1 - i) + a;
-        if (fh >= F || unsigned(k - (HELD - 1) + i - at.top) >= unsigned(at.count)) continue;
-        UNROLL for (int j = 0; j < COLUMNS; j++)
-          if (INSIDE || mask >> j & 1)
-            UNROLL for (int k = 0; k < P * N; k++) {
-              const int u = k / N, e = k % N, fw = j - S * u, tap = fh * F + fw;
-              if (fw >= 0 && fw < F && (INSIDE || g_mask >> u & 1))
-                sum[tap][e] = fmaf(now[j][e], dy[i][u][e], sum[tap][e]);
-            }
-      }
+template <class T>
+INLINE void wgrad_strip(const StripWgrad &t, const Box &x, const Box &g, const Place &at, const T *x_tile,
+                        const T *g_tile, float (&sum)[TAPS][WGRAD_V]) {
+  constexpr int S = STRIDE, N = WGRAD_V, LINES = reach<false>(Q), COLUMNS = reach<false>(P);
+  const int wide = t.lanes * N, line = x.top + at.down * S, limit = max(0, min(x.top + x.lines, t.map.height));
+  const int lines = min(g.lines, t.cut.height - g.top) - at.down;
+  const T *in = x_tile + ((at.image * x.lines + at.down * S) * x.columns + at.right * S) * wide;
+  const T *dy_in = g_tile + ((at.image * g.lines + at.down) * g.columns + at.right) * wide;
+  float dy[Q][P][N] = {};
+  UNROLL for (int l = 0; l < LINES; l++) {
+    if (l % S == 0 && l / S < Q && l / S < lines) floats(dy[l / S % Q], dy_in + l / S * g.columns * wide, wide);
+    if (unsigned(line + l) >= unsigned(limit)) continue;
+    float now[COLUMNS][N];
+    floats(now, in + l * x.columns * wide, wide);
+    UNROLL for (int k = 0; k < Q * COLUMNS * P; k++) {
+      const int i = k / (COLUMNS * P), j = k / P % COLUMNS, u = k % P, fh = l - S * i, fw = j - S * u;
+      if (fh < 0 || fh >= F || fw < 0 || fw >= F) continue;
+      UNROLL for (int e = 0; e < N; e++) sum[fh * F + fw][e] = fmaf(now[j][e], dy[i][u][e], sum[fh * F + fw][e]);
     }
   }
 }
@@ -195,38 +191,38 @@ INLINE void wgrad_down(const StripWgrad &t, const Place &at, int left, int c, fl
 // Grid (slices, channel tiles).
 template <class T> INLINE void wgrad(const StripWgrad &t) {
   constexpr int N = WGRAD_V;
-  __shared__ float partial[F * N * THREADS];  // [fw][element][thread]
-  const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
-  const int c0 = blockIdx.y * t.lanes * N, c = c0 + lane * N;
-  const int end = min((int)(blockIdx.x + 1) * t.share, t.cut.strips);
+  __shared__ __align__(16) T tile[WGRAD_BYTES / sizeof(T)];
+  float *partial = reinterpret_cast<float *>(tile);  // [fw][element][thread], in the end
+  const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes, wide = t.lanes * N;
+  const int c0 = blockIdx.y * wide, channels = t.map.channels;
   float sum[TAPS][N] = {};
-  if (c < t.channels && row < rows)
-    for (int s = blockIdx.x * t.share + row; s < end; s += rows) {
-      const Place at(t.cut, s, rows);
-      if (!at.count) continue;
-      const int left = at.begin * STRIDE - t.pad_w;
-      if (left >= 0 && left + COLUMNS<false> <= t.in_width && at.begin + P <= t.cut.width)
-        wgrad_down<T, true>(t, at, left, c, sum);
-      else
-        wgrad_down<T, false>(t, at, left, c, sum);
-    }
+  for (int k = blockIdx.x; k < t.tiles; k += gridDim.x) {
+    const Box g = box_of(t.cut, k), x = read_by<false>(g, t.map);
+    T *g_tile = tile + t.cut.images * x.lines * x.columns * wide;
+    fetch(tile, t.x, x, t.map.height, t.map.width, channels, wide, c0);
+    fetch(g_tile, t.g, g, t.cut.height, t.cut.width, channels, wide, c0);
+    wait();
+    for (int s = row; s < strips_of(g) && c0 + lane * N < channels; s += rows)
+      wgrad_strip(t, x, g, Place(g, s), tile + lane * N, g_tile + lane * N, sum);
+    __syncthreads();
+  }
   UNROLL for (int fh = 0; fh < F; fh++) {
     __syncthreads();
     UNROLL for (int e = 0; e < F * N; e++) partial[e * THREADS + threadIdx.x] = sum[fh * F + e / N][e % N];
     __syncthreads();
-    for (int e = threadIdx.x; e < F * N * t.lanes; e += THREADS) {
-      const int fw = e / (N * t.lanes), k = e - fw * N * t.lanes;
-      if (c0 + k >= t.channels) continue;
+    for (int e = threadIdx.x; e < F * wide; e += THREADS) {
+      const int fw = e / wide, k = e - fw * wide;
+      if (c0 + k >= channels) continue;
       const float *from = partial + (fw * N + k % N) * THREADS + k / N;
       float total = 0.f;
       for (int r = 0; r < rows; r++) total += from[r * t.lanes];
-      t.slices[((i64)blockIdx.x * TAPS + fh * F + fw) * t.channels + c0 + k] = total;
+      t.slices[((i64)blockIdx.x * TAPS + fh * F + fw) * channels + c0 + k] = total;
     }
   }
 }
 
 #define STRIP_KERNELS(T, dtype) \
-  ALPHA_ENTRY(strip_gather_##dtype, (THREADS, F == 7 && sizeof(T) > 2 ? 2 : BLOCKS), (Strips t), strip<T, false>(t)) \
-  ALPHA_ENTRY(strip_scatter_##dtype, (THREADS, BLOCKS), (Strips t), strip<T, true>(t)) \
-  ALPHA_ENTRY(strip_wgrad_##dtype, (THREADS, WGRAD_BLOCKS), (StripWgrad t), wgrad<T>(t))
+  ALPHA_ENTRY(strip_gather_##dtype, (THREADS, BLOCKS), (Strips t), strips<T, false>(t)) \
+  ALPHA_ENTRY(strip_scatter_##dtype, (THREADS, BLOCKS), (Strips t), strips<T, true>(t)) \
+  ALPHA_ENTRY(strip_wgrad_##dtype, (THREADS, BLOCKS), (StripWgrad t), wgrad<T>(t))
 FLOAT_KERNELS(STRIP_KERNELS)

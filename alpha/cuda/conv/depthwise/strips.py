@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alpha.cuda.conv.costs import Cost, Stage, device
-from alpha.cuda.conv.depthwise import BLOCKS, LANES, SUM
+from alpha.cuda.conv.depthwise import LANES, SUM
 from alpha.cuda.conv.planner import Candidate, Launch, precision_of
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.ops.pointwise import as_float32
@@ -13,22 +13,23 @@ from alpha.cuda.runtime.kernel import FLOAT_DTYPES, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
-THREADS, STRIP, VECTOR = 128, 4, 2    # of conv_depthwise_strip.cu
-ROWS = 8                # lines of a strip, more or less: those above and below are read by two
+THREADS, P, VECTOR = 128, 4, 2  # of conv_depthwise_strip.cu, as all of `_Shape`
+HALO = 2                # times as many lines as a strip's filters reach over are in a tile at least: others read them too
+FILLED = 0.85           # of a block's threads have strips: fewer channels a tile where it would be less
 FILTERS, STRIDES = (3, 5, 7), (1, 2)
-_CUT = "i32 strips, i32 parts, i32 per_line, i32 chunks, i32 rows, i32 height, i32 width"
-_STRIPS = (f"ptr in, ptr w, ptr bias, ptr out, {_CUT}, i32 in_height, i32 in_width, i32 channels, i32 pad_h, "
-           "i32 pad_w, i32 first, i32 lanes, i32 flipped, i32 relu")
-_WGRAD = (f"ptr x, ptr g, ptr slices, {_CUT}, i32 in_height, i32 in_width, i32 channels, i32 pad_h, i32 pad_w, "
-          "i32 lanes, i32 share")
+_CUT = ("i32 n, i32 height, i32 width, i32 images, i32 rows, i32 columns, i32 down, i32 across, i32 first_h, "
+        "i32 first_w, i32 in_height, i32 in_width, i32 channels, i32 pad_h, i32 pad_w, i32 lanes")
+_STRIPS = f"ptr in, ptr w, ptr bias, ptr out, {_CUT}, i32 flipped, i32 relu"
+_WGRAD = f"ptr x, ptr g, ptr slices, {_CUT}, i32 tiles, i32 unused"
 _KERNELS = {(name, f, s): per_dtype("conv_depthwise_strip.cu", f"strip_{name}", args, threads=THREADS,
                                     defines={"F": f, "STRIDE": s})
             for f in FILTERS for s in STRIDES
-            for name, args in (("gather", _STRIPS), ("scatter", _STRIPS), ("wgrad", _WGRAD))}
+            for name, args in (("gather", _STRIPS), ("scatter", _STRIPS), ("wgrad", _WGRAD))
+            if (name, s) != ("scatter", 1)}
 
 
 class Strip(Candidate):
-    """A pass of a depthwise convolution, four neighbouring pixels of a line a thread."""
+    """A pass of a depthwise convolution, in strips of four columns a thread."""
 
     def __init__(self, pass_name: str, dtype: str) -> None:
         self.pass_name, self.reads, self.writes = pass_name, dtype, "float32" if pass_name == "wgrad" else dtype
@@ -57,11 +58,10 @@ class Strip(Candidate):
         (n, height, width, c), (_, *read) = (desc.x_shape, desc.y_shape) if back else (desc.y_shape, desc.x_shape)
         scatter, flipped = back and h.s == 2, back and h.s == 1
         pads = (h.f - 1 - h.p, w.f - 1 - w.p) if flipped else (h.p, w.p)
-        first = -(w.p % 2) if scatter else 0
-        tiles, lanes = _lanes(c, VECTOR)
-        cut = _cut(n, height, width, first, THREADS // lanes)
-        blocks = min(cut[0] // (THREADS // lanes), ceil_div(4 * BLOCKS * context.sm_count, tiles))
-        sizes = (*cut, *read[:2], c, *pads, first, lanes, flipped)
+        firsts = (-(h.p % 2), -(w.p % 2)) if scatter else (0, 0)
+        blocks, tiles, cut, lanes = _Shape(h.f, h.s, self.pass_name, scatter).cut(
+            n, height, width, c, *firsts, ITEMSIZE[self.reads])
+        sizes = (n, height, width, *cut, *firsts, *read[:2], c, *pads, lanes, flipped)
         kernel = _KERNELS["scatter" if scatter else "gather", h.f, h.s][self.reads]
 
         def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
@@ -71,15 +71,13 @@ class Strip(Candidate):
 
     def _wgrad(self, desc: ConvDesc) -> Launch:
         h, w, c, taps = desc.h, desc.w, desc.ic, desc.h.f ** 2
-        tiles, lanes = _lanes(c, VECTOR if h.f < 5 else 1)
-        group = THREADS // lanes
-        cut = _cut(desc.n, h.o, w.o, 0, group)
-        resident = 5 - h.s if h.f == 3 else 4 if h.f == 5 else 3  # WGRAD_BLOCKS of the kernel: all run at once
-        slices = max(1, min(resident * context.sm_count // tiles, cut[0] // group,
+        blocks, tiles, cut, lanes = _Shape(h.f, h.s, "wgrad", False).cut(
+            desc.n, h.o, w.o, c, 0, 0, ITEMSIZE[self.reads])
+        resident = 5 if h.f == 3 else 4  # BLOCKS of the kernel: all run at once
+        slices = max(1, min(resident * context.sm_count // tiles, blocks,
                             desc.nbytes(ITEMSIZE[self.reads]) // (8 * taps * c)))
-        share = ceil_div(cut[0] // group, slices) * group
-        slices = ceil_div(cut[0], share)
-        sizes = (*cut, h.i, w.i, c, h.p, w.p, lanes, share)
+        slices = ceil_div(blocks, ceil_div(blocks, slices))
+        sizes = (desc.n, h.o, w.o, *cut, 0, 0, h.i, w.i, c, h.p, w.p, lanes, blocks, 0)
         kernel = _KERNELS["wgrad", h.f, h.s][self.reads]
 
         def launch(x: Array, g: Array, dw: Array) -> None:
@@ -89,19 +87,62 @@ class Strip(Candidate):
         return launch
 
 
-def _cut(n: int, height: int, width: int, first: int, group: int) -> tuple[int, ...]:
-    """Returns how maps are cut, as `Cut` in the kernel: strips of equally many lines, `group` of the same columns."""
-    chunks, per_line = max(1, height // ROWS), ceil_div(width - first, STRIP)
-    rows = ceil_div(height, chunks)
-    chunks = ceil_div(height, rows)
-    return ceil_div(n * chunks, group) * group * per_line, n * chunks, per_line, chunks, rows, height, width
+class _Shape:
+    """How a kernel cuts maps into tiles."""
+
+    def __init__(self, f: int, s: int, pass_name: str, scatter: bool) -> None:
+        wgrad = pass_name == "wgrad"
+        self.f, self.s, self.scatter, self.wgrad = f, s, scatter, wgrad
+        self.rows = 8 if f == 3 and s == 1 else 4                            # Q of the kernel
+        self.most = 43008 if f == 3 else 49152 if wgrad else 36096           # bytes of a tile
+        self.vector = VECTOR if f == 3 or not wgrad else 1
+
+    def pixels(self, rows: int, columns: int) -> int:
+        """Returns how many pixels a tile of one image has in shared memory."""
+        columns = up(columns, P)
+        reach = [(k + 1) // 2 + (self.f - 1) // 2 if self.scatter else (k - 1) * self.s + self.f
+                 for k in (rows, columns)]
+        return reach[0] * reach[1] + self.wgrad * rows * columns
+
+    def cut(self, n: int, height: int, width: int, channels: int, first_h: int, first_w: int, itemsize: int
+            ) -> tuple[int, int, tuple[int, ...], int]:
+        """Returns the number of tiles, of tiles of channels, what `Cut` in the kernel has, and the lanes."""
+        height, width, groups = height - first_h, width - first_w, channels // self.vector
+        found: list[tuple[float, tuple[int, int, tuple[int, ...], int]]] = []
+        lanes = LANES
+        while lanes > 1 and lanes // 2 >= groups:
+            lanes //= 2
+        least = min(lanes, 8)
+        while lanes >= least:
+            tiles = ceil_div(groups, lanes)
+            images, rows, columns = self._tile(n, height, width, lanes * self.vector * itemsize, THREADS // lanes)
+            strips = images * ceil_div(rows, self.rows) * ceil_div(columns, P)
+            down, across = ceil_div(height, rows), ceil_div(width, columns)
+            filled = groups / (tiles * lanes) * strips / up(strips, THREADS // lanes)
+            found.append((min(filled, FILLED), (ceil_div(n, images) * down * across, tiles,
+                                                (images, rows, columns, down, across), lanes)))
+            lanes //= 2
+        return max(found, key=lambda each: each[0])[1]
+
+    def _tile(self, n: int, height: int, width: int, pixel: int, strips: int) -> tuple[int, int, int]:
+        """Returns images, rows and columns of a tile with pixels of so many bytes; `strips` of it at least, if it may."""
+        chunks = max(1, height // up(HALO * (self.f - 1), self.rows))
+        rows = height if chunks == 1 else up(ceil_div(height, chunks), self.rows)
+        columns = width
+        while self.pixels(rows, columns) * pixel > self.most:
+            if rows > max(self.rows, self.f):
+                rows = up(ceil_div(rows, 2), self.rows)
+            else:
+                columns = up(ceil_div(columns, 2), P)
+        if (rows, columns) != (height, width):
+            return 1, rows, columns
+        each = ceil_div(rows, self.rows) * ceil_div(columns, P)
+        return max(1, min(n, ceil_div(strips, each), self.most // (self.pixels(rows, columns) * pixel))), rows, columns
 
 
-def _lanes(channels: int, vector: int) -> tuple[int, int]:
-    """Returns the tiles of channels, and the threads side by side in each: as equal as they can be."""
-    groups = channels // vector
-    tiles = ceil_div(groups, LANES)
-    return tiles, ceil_div(groups, tiles)
+def up(value: int, step: int) -> int:
+    """Returns the next multiple."""
+    return ceil_div(value, step) * step
 
 
 CANDIDATES = tuple(Strip(name, dtype) for name in ("fprop", "dgrad", "wgrad") for dtype in FLOAT_DTYPES)
