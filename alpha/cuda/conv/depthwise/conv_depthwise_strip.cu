@@ -24,7 +24,7 @@ constexpr int WGRAD_BYTES = F == 3 ? 43008 : 49152;
 constexpr int BLOCKS = F == 3 ? 5 : 4;           // of a multiprocessor, at least
 
 struct Cut {  // of what is written (wgrad: g): tiles of images x rows x columns, `down` x `across` in a map
-  int n, height, width, images, rows, columns, down, across, first_h, first_w;  // first: where the first tile begins
+  int n, height, width, images, rows, columns, down, across, lanes, first_h, first_w;  // first: where tiles begin
 };
 struct Box {  // a part of maps, in shared memory as [image][line][column][channel of the tile]
   int image, images, top, lines, left, columns;
@@ -100,7 +100,7 @@ struct Strips {
   void *out;
   Cut cut;  // of out
   Map map;  // in
-  int lanes, flipped, relu;
+  int flipped, relu;
 };
 
 // Every line completes the outputs that read no later one.
@@ -108,11 +108,17 @@ template <class T, bool SCATTER>
 INLINE void strip(const Strips &t, const Box &to, const Box &box, const Place &at, const T *tile, const float *filter,
                   const Lanes<V, float> &bias, int c) {
   constexpr int S = STRIDE, LINES = reach<SCATTER>(Q), COLUMNS = reach<SCATTER>(P);
-  const int wide = t.lanes * V, down = SCATTER ? at.down / 2 : at.down * S, right = SCATTER ? at.right / 2 : at.right * S;
+  const int wide = t.cut.lanes * V;
+  const int down = SCATTER ? at.down / 2 : at.down * S, right = SCATTER ? at.right / 2 : at.right * S;
   const int line = box.top + down, limit = max(0, min(box.top + box.lines, t.map.height));
-  const int top = to.top + at.down, left = to.left + at.right, channels = t.map.channels, pitch = t.cut.width * channels;
+  const int top = to.top + at.down, left = to.left + at.right;
+  const int lines = min(to.lines - at.down, t.cut.height - top), columns = t.cut.width - left;  // that are there
+  const unsigned channels = t.map.channels, pitch = t.cut.width * channels;
   const T *in = tile + ((at.image * box.lines + down) * box.columns + right) * wide;
-  T *out = static_cast<T *>(t.out) + (i64)(to.image + at.image) * t.cut.height * pitch + top * pitch + left * channels + c;
+  const i64 line_out = (i64)(to.image + at.image) * t.cut.height + top;
+  T *out = static_cast<T *>(t.out) + (line_out * t.cut.width + left) * t.map.channels + c;
+  Lanes<V, float> kept[F == 3 ? TAPS : 1];
+  UNROLL for (int k = 0; F == 3 && k < TAPS; k++) kept[k] = load<V>(filter + k * PITCH);
   float sum[Q][P][V];
   UNROLL for (int e = 0; e < Q * P * V; e++) sum[e / (P * V)][e / V % P][e % V] = bias.v[e % V];
   UNROLL for (int l = 0; l < LINES; l++) {
@@ -123,18 +129,22 @@ INLINE void strip(const Strips &t, const Box &to, const Box &box, const Place &a
         const int i = k / (COLUMNS * P), j = k / P % COLUMNS, u = k % P;
         const int fh = SCATTER ? i - 2 * l + F - 1 : l - S * i, fw = SCATTER ? u - 2 * j + F - 1 : j - S * u;
         if (fh < 0 || fh >= F || fw < 0 || fw >= F) continue;
-        const Lanes<V, float> w = load<V>(filter + (fh * F + fw) * PITCH);
+        const int tap = fh * F + fw;
+        const Lanes<V, float> w = F == 3 ? kept[F == 3 ? tap : 0] : load<V>(filter + tap * PITCH);
         UNROLL for (int e = 0; e < V; e++) sum[i][u][e] = fmaf(now[j][e], w.v[e], sum[i][u][e]);
       }
     }
     UNROLL for (int i = 0; i < Q; i++) {
       if (l != (SCATTER ? (i + F - 1) / 2 : S * i + F - 1)) continue;
-      if (at.down + i >= to.lines || unsigned(top + i) >= unsigned(t.cut.height)) continue;
+      if (i >= lines || (SCATTER && top + i < 0)) continue;
       if (t.relu)
-        UNROLL for (int e = 0; e < P * V; e++) sum[i][e / V][e % V] = sum[i][e / V][e % V] < 0.f ? 0.f : sum[i][e / V][e % V];
+        UNROLL for (int e = 0; e < P * V; e++) {
+          float &v = sum[i][e / V][e % V];
+          v = v < 0.f ? 0.f : v;
+        }
       UNROLL for (int u = 0; u < P; u++)
-        if (unsigned(left + u) < unsigned(t.cut.width))
-          store_pair(out + i * pitch + u * channels, sum[i][u][0], sum[i][u][1]);
+        if (u < columns && (!SCATTER || left + u >= 0))
+          store_pair(out + (i * pitch + u * channels), sum[i][u][0], sum[i][u][1]);
     }
   }
 }
@@ -143,8 +153,8 @@ INLINE void strip(const Strips &t, const Box &to, const Box &box, const Place &a
 template <class T, bool SCATTER> INLINE void strips(const Strips &t) {
   __shared__ __align__(16) float filter[TAPS * PITCH];  // [tap][channel of the tile]
   __shared__ __align__(16) T tile[BYTES / sizeof(T)];
-  const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes, wide = t.lanes * V;
-  const int channels = t.map.channels, c0 = blockIdx.y * wide, c = c0 + lane * V;
+  const int lanes = t.cut.lanes, lane = threadIdx.x % lanes, row = threadIdx.x / lanes, rows = THREADS / lanes;
+  const int wide = lanes * V, channels = t.map.channels, c0 = blockIdx.y * wide, c = c0 + lane * V;
   const Box to = box_of(t.cut, blockIdx.x), box = read_by<SCATTER>(to, t.map);
   fetch(tile, t.in, box, t.map.height, t.map.width, channels, wide, c0);
   for (int e = threadIdx.x; e < TAPS * min(wide, channels - c0); e += THREADS) {
@@ -163,14 +173,15 @@ struct StripWgrad {
   float *slices;
   Cut cut;  // of g
   Map map;  // x
-  int lanes, tiles, unused;
+  int tiles, unused;
 };
 
 template <class T>
 INLINE void wgrad_strip(const StripWgrad &t, const Box &x, const Box &g, const Place &at, const T *x_tile,
                         const T *g_tile, float (&sum)[TAPS][WGRAD_V]) {
   constexpr int S = STRIDE, N = WGRAD_V, LINES = reach<false>(Q), COLUMNS = reach<false>(P);
-  const int wide = t.lanes * N, line = x.top + at.down * S, limit = max(0, min(x.top + x.lines, t.map.height));
+  const int wide = t.cut.lanes * N;
+  const int line = x.top + at.down * S, limit = max(0, min(x.top + x.lines, t.map.height));
   const int lines = min(g.lines, t.cut.height - g.top) - at.down;
   const T *in = x_tile + ((at.image * x.lines + at.down * S) * x.columns + at.right * S) * wide;
   const T *dy_in = g_tile + ((at.image * g.lines + at.down) * g.columns + at.right) * wide;
@@ -193,8 +204,8 @@ template <class T> INLINE void wgrad(const StripWgrad &t) {
   constexpr int N = WGRAD_V;
   __shared__ __align__(16) T tile[WGRAD_BYTES / sizeof(T)];
   float *partial = reinterpret_cast<float *>(tile);  // [fw][element][thread], in the end
-  const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes, wide = t.lanes * N;
-  const int c0 = blockIdx.y * wide, channels = t.map.channels;
+  const int lanes = t.cut.lanes, lane = threadIdx.x % lanes, row = threadIdx.x / lanes, rows = THREADS / lanes;
+  const int wide = lanes * N, c0 = blockIdx.y * wide, channels = t.map.channels;
   float sum[TAPS][N] = {};
   for (int k = blockIdx.x; k < t.tiles; k += gridDim.x) {
     const Box g = box_of(t.cut, k), x = read_by<false>(g, t.map);
@@ -215,7 +226,7 @@ template <class T> INLINE void wgrad(const StripWgrad &t) {
       if (c0 + k >= channels) continue;
       const float *from = partial + (fw * N + k % N) * THREADS + k / N;
       float total = 0.f;
-      for (int r = 0; r < rows; r++) total += from[r * t.lanes];
+      for (int r = 0; r < rows; r++) total += from[r * lanes];
       t.slices[((i64)blockIdx.x * TAPS + fh * F + fw) * channels + c0 + k] = total;
     }
   }

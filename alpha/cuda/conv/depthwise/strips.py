@@ -14,11 +14,12 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 THREADS, P, VECTOR = 128, 4, 2  # of conv_depthwise_strip.cu, as all of `_Shape`
-HALO = 2                # times as many lines as a strip's filters reach over are in a tile at least: others read them too
-FILLED = 0.85           # of a block's threads have strips: fewer channels a tile where it would be less
+# What a tile costs beside the strips that its threads compute, by estimate: reading a pixel, runs of few channels, a
+# last wave of blocks, the beginning of each.
+READ, SHORT, SHORT_BYTES, WAVE, BEGIN = 0.3, 0.15, 64, 0.5, 0.25
 FILTERS, STRIDES = (3, 5, 7), (1, 2)
-_CUT = ("i32 n, i32 height, i32 width, i32 images, i32 rows, i32 columns, i32 down, i32 across, i32 first_h, "
-        "i32 first_w, i32 in_height, i32 in_width, i32 channels, i32 pad_h, i32 pad_w, i32 lanes")
+_CUT = ("i32 n, i32 height, i32 width, i32 images, i32 rows, i32 columns, i32 down, i32 across, i32 lanes, "
+        "i32 first_h, i32 first_w, i32 in_height, i32 in_width, i32 channels, i32 pad_h, i32 pad_w")
 _STRIPS = f"ptr in, ptr w, ptr bias, ptr out, {_CUT}, i32 flipped, i32 relu"
 _WGRAD = f"ptr x, ptr g, ptr slices, {_CUT}, i32 tiles, i32 unused"
 _KERNELS = {(name, f, s): per_dtype("conv_depthwise_strip.cu", f"strip_{name}", args, threads=THREADS,
@@ -59,9 +60,9 @@ class Strip(Candidate):
         scatter, flipped = back and h.s == 2, back and h.s == 1
         pads = (h.f - 1 - h.p, w.f - 1 - w.p) if flipped else (h.p, w.p)
         firsts = (-(h.p % 2), -(w.p % 2)) if scatter else (0, 0)
-        blocks, tiles, cut, lanes = _Shape(h.f, h.s, self.pass_name, scatter).cut(
-            n, height, width, c, *firsts, ITEMSIZE[self.reads])
-        sizes = (n, height, width, *cut, *firsts, *read[:2], c, *pads, lanes, flipped)
+        blocks, tiles, cut = _Shape(h.f, h.s, self.pass_name).cut(n, height - firsts[0], width - firsts[1], c,
+                                                                  ITEMSIZE[self.reads])
+        sizes = (n, height, width, *cut, *firsts, *read[:2], c, *pads, flipped)
         kernel = _KERNELS["scatter" if scatter else "gather", h.f, h.s][self.reads]
 
         def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
@@ -71,13 +72,12 @@ class Strip(Candidate):
 
     def _wgrad(self, desc: ConvDesc) -> Launch:
         h, w, c, taps = desc.h, desc.w, desc.ic, desc.h.f ** 2
-        blocks, tiles, cut, lanes = _Shape(h.f, h.s, "wgrad", False).cut(
-            desc.n, h.o, w.o, c, 0, 0, ITEMSIZE[self.reads])
-        resident = 5 if h.f == 3 else 4  # BLOCKS of the kernel: all run at once
-        slices = max(1, min(resident * context.sm_count // tiles, blocks,
+        shape = _Shape(h.f, h.s, "wgrad")
+        blocks, tiles, cut = shape.cut(desc.n, h.o, w.o, c, ITEMSIZE[self.reads])
+        slices = max(1, min(shape.resident * context.sm_count // tiles, blocks,
                             desc.nbytes(ITEMSIZE[self.reads]) // (8 * taps * c)))
         slices = ceil_div(blocks, ceil_div(blocks, slices))
-        sizes = (desc.n, h.o, w.o, *cut, 0, 0, h.i, w.i, c, h.p, w.p, lanes, blocks, 0)
+        sizes = (desc.n, h.o, w.o, *cut, 0, 0, h.i, w.i, c, h.p, w.p, blocks, 0)
         kernel = _KERNELS["wgrad", h.f, h.s][self.reads]
 
         def launch(x: Array, g: Array, dw: Array) -> None:
@@ -90,54 +90,43 @@ class Strip(Candidate):
 class _Shape:
     """How a kernel cuts maps into tiles."""
 
-    def __init__(self, f: int, s: int, pass_name: str, scatter: bool) -> None:
-        wgrad = pass_name == "wgrad"
-        self.f, self.s, self.scatter, self.wgrad = f, s, scatter, wgrad
+    def __init__(self, f: int, s: int, pass_name: str) -> None:
+        self.f, self.s, self.wgrad, self.scatter = f, s, pass_name == "wgrad", pass_name == "dgrad" and s == 2
         self.rows = 8 if f == 3 and s == 1 else 4                            # Q of the kernel
-        self.most = 43008 if f == 3 else 49152 if wgrad else 36096           # bytes of a tile
-        self.vector = VECTOR if f == 3 or not wgrad else 1
+        self.most = 43008 if f == 3 else 49152 if self.wgrad else 36096      # bytes of a tile
+        self.resident = 5 if f == 3 else 4                                   # blocks of a multiprocessor
+        self.vector = VECTOR if f == 3 or not self.wgrad else 1
 
     def pixels(self, rows: int, columns: int) -> int:
         """Returns how many pixels a tile of one image has in shared memory."""
         columns = up(columns, P)
-        reach = [(k + 1) // 2 + (self.f - 1) // 2 if self.scatter else (k - 1) * self.s + self.f
-                 for k in (rows, columns)]
-        return reach[0] * reach[1] + self.wgrad * rows * columns
+        read = [(k + 1) // 2 + self.f // 2 if self.scatter else (k - 1) * self.s + self.f for k in (rows, columns)]
+        return read[0] * read[1] + self.wgrad * rows * columns
 
-    def cut(self, n: int, height: int, width: int, channels: int, first_h: int, first_w: int, itemsize: int
-            ) -> tuple[int, int, tuple[int, ...], int]:
-        """Returns the number of tiles, of tiles of channels, what `Cut` in the kernel has, and the lanes."""
-        height, width, groups = height - first_h, width - first_w, channels // self.vector
-        found: list[tuple[float, tuple[int, int, tuple[int, ...], int]]] = []
-        lanes = LANES
-        while lanes > 1 and lanes // 2 >= groups:
-            lanes //= 2
-        least = min(lanes, 8)
-        while lanes >= least:
-            tiles = ceil_div(groups, lanes)
-            images, rows, columns = self._tile(n, height, width, lanes * self.vector * itemsize, THREADS // lanes)
-            strips = images * ceil_div(rows, self.rows) * ceil_div(columns, P)
-            down, across = ceil_div(height, rows), ceil_div(width, columns)
-            filled = groups / (tiles * lanes) * strips / up(strips, THREADS // lanes)
-            found.append((min(filled, FILLED), (ceil_div(n, images) * down * across, tiles,
-                                                (images, rows, columns, down, across), lanes)))
-            lanes //= 2
-        return max(found, key=lambda each: each[0])[1]
+    def cut(self, n: int, height: int, width: int, channels: int, itemsize: int) -> tuple[int, int, tuple[int, ...]]:
+        """Returns the number of tiles, of tiles of channels, and images to lanes as the kernels take them.
 
-    def _tile(self, n: int, height: int, width: int, pixel: int, strips: int) -> tuple[int, int, int]:
-        """Returns images, rows and columns of a tile with pixels of so many bytes; `strips` of it at least, if it may."""
-        chunks = max(1, height // up(HALO * (self.f - 1), self.rows))
-        rows = height if chunks == 1 else up(ceil_div(height, chunks), self.rows)
-        columns = width
-        while self.pixels(rows, columns) * pixel > self.most:
-            if rows > max(self.rows, self.f):
-                rows = up(ceil_div(rows, 2), self.rows)
-            else:
-                columns = up(ceil_div(columns, 2), P)
-        if (rows, columns) != (height, width):
-            return 1, rows, columns
-        each = ceil_div(rows, self.rows) * ceil_div(columns, P)
-        return max(1, min(n, ceil_div(strips, each), self.most // (self.pixels(rows, columns) * pixel))), rows, columns
+        Of all tiles that fit the one is taken that costs least, of an output, by estimate.
+        """
+        least, groups = (float("inf"), 0, (0, 0, (0,))), channels // self.vector
+        most = min(LANES, 1 << (groups - 1).bit_length())
+        for lanes in (most, most // 2, most // 4) if most > 8 else (most,):
+            strips, tiles, run = THREADS // lanes, ceil_div(groups, lanes), lanes * self.vector * itemsize
+            for rows in {min(height, k) for k in range(self.rows, min(height, 32) + self.rows, self.rows)}:
+                for columns in {min(width, up(ceil_div(width, k), P)) for k in range(1, ceil_div(width, P) + 1)}:
+                    read, down, across = self.pixels(rows, columns), ceil_div(height, rows), ceil_div(width, columns)
+                    each, fit = ceil_div(rows, self.rows) * ceil_div(columns, P), self.most // (read * run)
+                    images = min(n, fit, max(1, ceil_div(strips, each) if down * across == 1 else 1))
+                    if not images:
+                        continue
+                    blocks = ceil_div(n, images) * down * across
+                    computed = (up(images * each, strips) + BEGIN * strips) * lanes * self.rows * P * self.vector
+                    cost = (blocks * tiles * computed / (n * height * width * channels)
+                            * (1 + WAVE * self.resident * context.sm_count / (blocks * tiles))
+                            + READ * read / (rows * columns) + SHORT * (run < SHORT_BYTES))
+                    found = blocks, tiles, (images, rows, columns, down, across, lanes)
+                    least = min(least, (cost, -lanes, found))
+        return least[2]
 
 
 def up(value: int, step: int) -> int:
