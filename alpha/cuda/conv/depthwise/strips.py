@@ -14,9 +14,10 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 THREADS, P, VECTOR = 128, 4, 2  # of conv_depthwise_strip.cu, as all of `_Shape`
-# What a tile costs beside the strips that its threads compute, by estimate: reading a pixel, runs of few channels, a
-# last wave of blocks, the beginning of each.
-READ, SHORT, SHORT_BYTES, WAVE, BEGIN = 0.3, 0.15, 64, 0.5, 0.25
+# What a tile costs beside the strips that its threads compute, by estimate: reading a pixel, a last wave of blocks, the
+# beginning of each; and runs of channels of fewer bytes, by the filter, which an H200's times decided.
+READ, WAVE, BEGIN = 0.3, 0.5, 0.25
+SHORT = {3: (0.5, 128), 5: (0.15, 64), 7: (0.15, 64)}
 FILTERS, STRIDES = (3, 5, 7), (1, 2)
 _CUT = ("i32 n, i32 height, i32 width, i32 images, i32 rows, i32 columns, i32 down, i32 across, i32 lanes, "
         "i32 first_h, i32 first_w, i32 in_height, i32 in_width, i32 channels, i32 pad_h, i32 pad_w")
@@ -109,6 +110,7 @@ class _Shape:
         Of all tiles that fit the one is taken that costs least, of an output, by estimate.
         """
         least, groups = (float("inf"), 0, (0, 0, (0,))), channels // self.vector
+        short, short_bytes = SHORT[self.f]
         most = min(LANES, 1 << (groups - 1).bit_length())
         for lanes in (most, most // 2, most // 4) if most > 8 else (most,):
             strips, tiles, run = THREADS // lanes, ceil_div(groups, lanes), lanes * self.vector * itemsize
@@ -123,7 +125,7 @@ class _Shape:
                     computed = (up(images * each, strips) + BEGIN * strips) * lanes * self.rows * P * self.vector
                     cost = (blocks * tiles * computed / (n * height * width * channels)
                             * (1 + WAVE * self.resident * context.sm_count / (blocks * tiles))
-                            + READ * read / (rows * columns) + SHORT * (run < SHORT_BYTES))
+                            + READ * read / (rows * columns) + short * (run < short_bytes))
                     found = blocks, tiles, (images, rows, columns, down, across, lanes)
                     least = min(least, (cost, -lanes, found))
         return least[2]
