@@ -1,6 +1,7 @@
 // Reductions in a fixed order: over the lanes of a group of threads, over the rows that a block's threads share, and
 // the walk of a block down the columns of a matrix. Which elements meet when follows from the shapes alone.
 #pragma once
+#include "split.cuh"
 #include "lanes.cuh"
 #include "moments.cuh"
 
@@ -201,4 +202,50 @@ template <int N, class State, class Merge> INLINE void fold_rows(State (&s)[N], 
     __syncthreads();
     left = half;
   }
+}
+
+// ---- states of chunks, [chunk][column], which the last block of a tile of columns, or of a result, merges
+
+template <class State> struct Meeting {
+  State *partial;
+  unsigned *arrived;  // of each tile, or result; 0 before and after a launch
+};
+
+// N states that another block has left, in words of up to 16 bytes
+template <int N, class State> INLINE Lanes<N, State> left(const State *from) {
+  constexpr int BYTES = N * sizeof(State), EACH = BYTES % 16 ? BYTES % 8 ? 4 : 8 : 16;
+  using Word = typename BitsOf<EACH>::type;
+  Word words[BYTES / EACH];
+  UNROLL for (int k = 0; k < BYTES / EACH; k++) words[k] = __ldcg(reinterpret_cast<const Word *>(from) + k);
+  Lanes<N, State> states;
+  memcpy(states.v, words, BYTES);
+  return states;
+}
+
+// put(column, total) for the columns of a tile, by its last block: a Chain adds up every `step`-th chunk, `merge` adds
+// up chains. s: of the block's chunk, in the threads of the first row. All threads call it.
+template <class Chain, int N, class State, class Merge, class Put>
+INLINE void fold_chunks(const State (&s)[N], const Meeting<State> &meeting, const Walk &w, const Place &at,
+                        const Merge &merge, const Put &put) {
+  constexpr int M = sizeof(State) * N <= 16 ? N : 16 / sizeof(State);  // of a thread
+  const i64 size = w.columns * N, first = at.column * N;
+  if (threadIdx.x < w.width && first < size) {
+    UNROLL for (int lane = 0; lane < N; lane++)
+      if (w.chunks > 1) meeting.partial[at.chunk * size + first + lane] = s[lane];
+      else put(first + lane, s[lane]);
+  }
+  if (w.chunks == 1 || !arrives_last(meeting.arrived + blockIdx.x % w.tiles, w.chunks)) return;
+  Walk of = {};
+  of.width = w.width * (N / M), of.step = THREADS / of.width;
+  const i64 column = i64(blockIdx.x % w.tiles) * w.width * N + threadIdx.x % of.width * M;
+  const int row = threadIdx.x / of.width, end = row < of.step && column < size ? w.chunks : 0;
+  Chain chain[M];
+  UNROLL_BY(8) for (int k = row; k < end; k += of.step) {
+    const Lanes<M, State> found = left<M>(meeting.partial + k * size + column);
+    UNROLL for (int lane = 0; lane < M; lane++) chain[lane].add(found.v[lane]);
+  }
+  decltype(chain[0].state()) total[M];
+  UNROLL for (int lane = 0; lane < M; lane++) total[lane] = chain[lane].state();
+  fold_rows<M>(total, of, merge);
+  if (end && row == 0) UNROLL for (int lane = 0; lane < M; lane++) put(column + lane, total[lane]);
 }

@@ -30,24 +30,30 @@ INLINE SlabRange slabs_of(const Slice &slice, int slabs) {
   return {each * slice.number + min(slice.number, more), each + (slice.number < more)};
 }
 
+// Tells whether this block is the last of `count` to call it with a counter, which is 0 before and after. Then it sees
+// what the others had stored, by __ldcg. Every thread of the block calls it.
+INLINE bool arrives_last(unsigned *arrived, unsigned count) {
+  __shared__ bool last;
+  __threadfence();  // what this thread has stored is seen before the count
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicInc(arrived, count - 1) == count - 1;  // back to 0
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
 // Stores a slice's accumulators. Where all slices of the tile are there, replaces them by their sum and returns true:
 // one block of each tile gets that. Every thread of the block calls it.
 template <int THREADS, int ROWS, int COLS>
 INLINE bool add_slices(float (&acc)[ROWS][COLS], const Slice &slice, const Workspace &work) {
   constexpr int SLOT = ROWS * COLS * THREADS / 4;  // float4
   constexpr int AT_ONCE = ROWS * COLS >= 64 ? 1 : 64 / (ROWS * COLS);  // slots that are read together
-  __shared__ bool last;
   float4 *slots = reinterpret_cast<float4 *>(work.slots) + (long long)slice.slot * SLOT + threadIdx.x;
   float4 *mine = slots + slice.number * SLOT;
   UNROLL for (int i = 0; i < ROWS; i++)
     UNROLL for (int j = 0; j < COLS; j += 4)
       mine[(i * COLS + j) / 4 * THREADS] = make_float4(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
-  __threadfence();  // what this thread has stored is seen before the count
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(work.arrived + slice.slot, slice.count - 1) == slice.count - 1;  // back to 0
-  __syncthreads();
-  if (!last) return false;
-  __threadfence();
+  if (!arrives_last(work.arrived + slice.slot, slice.count)) return false;
   UNROLL for (int i = 0; i < ROWS; i++)
     UNROLL for (int j = 0; j < COLS; j++) acc[i][j] = 0.f;
   UNROLL_BY(AT_ONCE) for (int s = 0; s < slice.count; s++, slots += SLOT) {

@@ -16,7 +16,8 @@ BLOCKS = 1056      # keep a large GPU busy: 8 per multiprocessor of an H100. Fix
 LONGEST = 64       # pieces that a thread adds in one chain; more of them become more chunks
 CHAIN = 16         # terms that a thread adds in one chain of float32, where nothing keeps what rounding leaves out
 SUMMERS = 264, 128  # blocks of a pass that sums columns, and rows of a thread at most: all blocks run at once, as each
-#                    ends with sums over its threads, and what it leaves is summed by another launch
+#                    ends with sums over its threads
+LINE = 8           # pieces of 16 bytes that a tile of a pass that sums has across, so that few chunks meet in one tile
 WALK = "block[40] walk"
 LANES = {dtype: 16 // size for dtype, size in ITEMSIZE.items()}  # elements of 16 bytes
 
@@ -68,12 +69,13 @@ def ceil_div(a: int, b: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def walk(rows: int, columns: int, blocks: int = BLOCKS, longest: int = LONGEST) -> Walk:
+def walk(rows: int, columns: int, blocks: int = BLOCKS, longest: int = LONGEST, across: int = THREADS) -> Walk:
     """Divides a matrix of `columns` pieces per row among blocks, in tiles of columns and chunks of rows.
 
-    A thread gets up to `longest` rows of a chunk.
+    A thread gets up to `longest` rows of a chunk.  Tiles have about `across` columns if threads then have 4 rows each.
     """
-    tiles = ceil_div(columns, THREADS // max(1, min(4, rows)))
+    most = max(1, min(THREADS // max(1, min(4, rows)), max(across, THREADS // max(1, ceil_div(rows, 4)))))
+    tiles = ceil_div(columns, most)
     width = ceil_div(columns, max(1, tiles)) or 1
     step = max(1, min(THREADS // width, rows))
     steps = ceil_div(ceil_div(rows, step), ceil_div(blocks, max(1, tiles)))

@@ -85,19 +85,6 @@ template <class Merge> INLINE float fold_row(float v, int width, const Merge &me
 
 __device__ unsigned blocks_done;  // of the launch in progress; 0 before and after it
 
-// Returns in all threads whether this block is the last one to call it, and sees what the others have stored before.
-INLINE bool is_last_block() {
-  __shared__ bool last;
-  if (threadIdx.x == 0) {
-    __threadfence();
-    last = atomicAdd(&blocks_done, 1u) == gridDim.x - 1;
-    if (last) blocks_done = 0;
-  }
-  __syncthreads();
-  if (last) __threadfence();
-  return last;
-}
-
 // each[row], or loss = the sum over all rows, with `mean` by their count; one of them is null. sums: two of each block.
 template <class T, int N>
 INLINE void forward(const T *__restrict__ logits, const Labels &labels, T *each, T *loss, float *sums, float *stats,
@@ -144,7 +131,7 @@ INLINE void forward(const T *__restrict__ logits, const Labels &labels, T *each,
     sums[blockIdx.x] = float(mine);
     sums[gridDim.x + blockIdx.x] = float(kept);
   }
-  if (!is_last_block()) return;
+  if (!arrives_last(&blocks_done, gridDim.x)) return;
   double total = 0, all = 0;
   for (unsigned k = threadIdx.x; k < gridDim.x; k += THREADS) {
     total += sums[k];

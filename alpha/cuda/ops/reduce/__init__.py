@@ -1,4 +1,4 @@
-"""Reductions on the GPU (reduce.cu): of rows, of columns, or of what lies between, in one or two launches.
+"""Reductions on the GPU (reduce.cu): of rows, of columns, or of what lies between, in one launch.
 
 Float sums are made in float32, pairwise and in short chains; integer sums are made in int64; variances merge (mean, m2)
 by Chan's formula. Which elements meet when depends on the shape alone, so results repeat bit for bit,
@@ -7,14 +7,16 @@ on every device.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from alpha.cuda.lazy import split_view, statistics
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
-from alpha.cuda.runtime.memory import Array, empty
-from alpha.cuda.runtime.walk import BLOCKS, LANES, LONGEST, THREADS, WALK, ceil_div, walk
+from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.walk import BLOCKS, LANES, LINE, LONGEST, SUMMERS, THREADS, WALK, ceil_div, walk
 from alpha.op import Op
 from alpha.ops import reduce as ops
 from alpha.ops.shape import permute
@@ -28,23 +30,22 @@ _NUMBERS = (*FLOAT_DTYPES, "uint8", "int32", "int64")
 _cached = lru_cache(maxsize=4096)
 
 
+_RESULTS = "ptr partial, ptr arrived, ptr y, i32 wide, f32 divisor"
+
+
 class Fold(NamedTuple):
     """The kernels of one reduction by dtype, and the bytes of a state by dtype."""
 
     rows: dict[str, Kernel]
     columns: dict[str, Kernel]
-    combine: dict[str, Kernel]
     state: dict[str, int]
 
 
 def _fold(name: str, state: dict[str, int], columns: str = "columns") -> Fold:
     def kernels(part: str, args: str) -> dict[str, Kernel]:
-        return per_dtype("reduce.cu", f"{name}_{part}", args, dtypes=state, threads=THREADS)
-    return Fold(
-        kernels("rows", "ptr x, ptr partial, ptr y, i64 outer, i64 count, i64 chunk, i32 chunks, i32 width, "
-                "i32 aligned, f32 divisor"),
-        kernels(columns, f"ptr x, ptr partial, ptr y, i64 inner, f32 divisor, {WALK}"),
-        kernels("combine", "ptr partial, ptr y, i64 results, i32 chunks, i32 width, f32 divisor"), state)
+        return per_dtype("reduce.cu", f"{name}_{part}", f"ptr x, {_RESULTS}, {args}", dtypes=state, threads=THREADS)
+    return Fold(kernels("rows", "i64 outer, i64 count, i64 chunk, i32 chunks, i32 width, i32 aligned"),
+                kernels(columns, f"i64 inner, {WALK}"), state)
 
 
 _SUM = _fold("sum", {dtype: 4 if dtype in FLOAT_DTYPES else 8 for dtype in _NUMBERS})
@@ -52,8 +53,8 @@ _WIDE_SUM = _fold("sum", _SUM.state, "wide_columns")
 _MAX, _MIN = (_fold(name, {dtype: 8 if dtype == "int64" else 4 for dtype in _NUMBERS}) for name in ("max", "min"))
 _ARGMAX = _fold("argmax", dict.fromkeys(_NUMBERS, 16))
 _VAR = _fold("var", dict.fromkeys(FLOAT_DTYPES, 12))
-_SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr header, ptr partial, ptr y, i64 inner, "
-                        f"f32 divisor, {WALK}", threads=THREADS)
+_SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr header, {_RESULTS}, i64 inner, {WALK}",
+                        threads=THREADS)
 _NAN_FLAG = per_dtype("reduce.cu", "nan_flag", "ptr x, ptr flag", threads=1)
 
 
@@ -61,9 +62,10 @@ class _Plan(NamedTuple):
     order: Shape | None      # axes to permute first
     wide: bool               # columns are read 16 bytes at a time
     chunks: int
+    meetings: int            # of chunks, if there are several
     grid: int
-    args: tuple              # of the kernel, behind its pointers and before its divisor
-    walk: tuple[bytes, ...]  # its last argument, for columns
+    args: tuple              # of the kernel, behind its results; the last one, for columns, says how it walks
+    columns: bool
 
 
 @_cached
@@ -91,13 +93,13 @@ def _plan(shape: Shape, axes: Shape, lanes: int, may_be_wide: bool) -> _Plan:
     if inner > 1:
         wide = may_be_wide and inner % lanes == 0
         pieces = inner // lanes if wide else inner
-        w = walk(count, outer * pieces)
-        return _Plan(order, wide, w.chunks, w.grid, (pieces,), (w.block,))
+        w = walk(count, outer * pieces, *SUMMERS, LINE if wide else LINE * lanes)
+        return _Plan(order, wide, w.chunks, w.grid // w.chunks, w.grid, (pieces, w.block), True)
     width, chunk = _row_threads(outer, count, lanes)
     chunks = max(1, ceil_div(count, chunk))
     aligned = outer == 1 or count % lanes == 0
-    return _Plan(order, False, chunks, ceil_div(outer * chunks, THREADS // width),
-                 (outer, count, chunk, chunks, width, int(aligned)), ())
+    return _Plan(order, False, chunks, outer, ceil_div(outer * chunks, THREADS // width),
+                 (outer, count, chunk, chunks, width, int(aligned)), False)
 
 
 def row_width(pieces: int) -> int:
@@ -125,24 +127,24 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
     plan = _plan(x.shape, axes, LANES[stored], fold is _SUM)
     if plan.order:
         x = permute.impls["cuda"](x, axes=plan.order)
-    merged = dtype if fold is _SUM and dtype == "float32" else stored  # sums of 16-bit elements stay as they were made
-    partial = None
-    if plan.chunks > 1 or merged != stored:
+    partial = arrived = None
+    if plan.chunks > 1:
         partial = empty((y.size * plan.chunks * fold.state[stored],), "uint8")
+        arrived = counters(1 << plan.meetings.bit_length())
+    results = partial, arrived, y, dtype == "float32", divisor  # sums of 16-bit elements may stay as they were made
     held, header = split_view(x) if plan.wide else (x, None)
     if header:
-        _SUM_OF_PLANES(plan.grid, held, header, partial, y, *plan.args, divisor, *plan.walk)
+        _SUM_OF_PLANES(plan.grid, held, header, *results, *plan.args)
     else:
-        kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.walk else fold.rows
-        kernel[stored](plan.grid, x, partial, y, *plan.args, divisor, *plan.walk)
-    if partial is not None:
-        _combine(fold, merged, partial, plan.chunks, y, divisor)
+        kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.columns else fold.rows
+        kernel[stored](plan.grid, x, *results, *plan.args)
     return y
 
 
-def _combine(fold: Fold, dtype: str, partial: Array, chunks: int, y: Array, divisor: float) -> None:
-    width = THREADS if chunks > 32 else 1 << (chunks - 1).bit_length()  # threads of a result
-    fold.combine[dtype](ceil_div(y.size, THREADS // width), partial, y, y.size, chunks, width, divisor)
+@cache
+def counters(n: int) -> Array:
+    """Returns n zeros for the blocks of launches to count those that have come: each leaves them as it finds them."""
+    return upload(np.zeros(n, np.int32))
 
 
 @ops.sum.impl("cuda")

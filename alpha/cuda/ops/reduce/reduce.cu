@@ -1,7 +1,7 @@
 // What:    y[o, i] = fold of x[o, r, i] over r: sum (or mean), max, min, argmax, var; o, r, i of (outer, count, inner)
 // Layout:  x is contiguous, so `inner` = 1 reduces rows, `outer` = 1 columns.
-// Passes:  where there are few results, r is cut into chunks, whose states go to partial[result][chunk]; `combine`
-//          merges those. The number of chunks follows from the shape, so the order of merging does too.
+// Passes:  where there are few results, r is cut into chunks, a block each; the last block to end merges all states.
+//          The number of chunks follows from the shape, so the order of merging does too, whichever block that is.
 // Accuracy: a thread merges the elements of a few pieces pairwise, four of these one after the other, and so on;
 //          threads meet in a tree. A sum of chunks, which may be many, keeps what rounding leaves out of it. Distances
 //          for a variance are from the first element of a result, which takes large means out. Integers are summed in
@@ -107,6 +107,18 @@ template <class Fold, int N, class T> INLINE typename Fold::State fold_piece(con
                           fold_piece<Fold, N / 2>(v + N / 2, index + N / 2, origin));
 }
 
+// Where results go. wide: those of sums are float, whatever the elements are
+template <class Fold> struct Results {
+  void *y;
+  int wide;
+  float divisor;
+  INLINE void put(i64 k, const typename Fold::State &s) const {
+    if constexpr (ADDS_FLOATS<Fold>)
+      if (wide) return void(static_cast<float *>(y)[k] = s / divisor);
+    static_cast<typename Fold::Result *>(y)[k] = Fold::result(s, divisor);
+  }
+};
+
 // What a thread has of a result: add() merges a state with it. Sums of floats have two levels, so that chains are
 // short: next() ends a link of the first one.
 template <class Fold, bool = ADDS_FLOATS<Fold>> struct Chain {
@@ -145,8 +157,8 @@ template <class Fold, class Of> INLINE void add_four(Chain<Fold> &chain, const O
 // ---- rows: aligned says that every row and chunk starts at a multiple of 16 bytes
 
 template <class Fold, class T>
-INLINE void rows(const T *__restrict__ x, typename Fold::State *partial, typename Fold::Result *y, i64 outer, i64 count,
-                 i64 chunk, int chunks, int width, int aligned, float divisor) {
+INLINE void rows(const T *__restrict__ x, const Meeting<typename Fold::State> &meeting, const Results<Fold> &y,
+                 i64 outer, i64 count, i64 chunk, int chunks, int width, int aligned) {
   constexpr int L = LANES<T>, AHEAD = 4;
   const i64 item = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;  // a chunk of a row
   const int lane = threadIdx.x % width;
@@ -172,10 +184,17 @@ INLINE void rows(const T *__restrict__ x, typename Fold::State *partial, typenam
     chain.add(Fold::of(row[k], k, origin));
     chain.next(round);
   }
-  const typename Fold::State s = fold_group(chain.state(), width, Merge<Fold>());
-  if (lane || !mine) return;
-  if (partial) partial[item] = s;
-  else y[item] = Fold::result(s, divisor);
+  typename Fold::State s = fold_group(chain.state(), width, Merge<Fold>());
+  const i64 result = item / chunks;
+  if (chunks > 1) {  // of a block each
+    if (lane == 0) meeting.partial[item] = s;
+    if (!arrives_last(meeting.arrived + result, chunks)) return;
+    LongChain<Fold> all;
+    const auto *states = meeting.partial + result * chunks;
+    UNROLL_BY(4) for (int k = lane; k < chunks; k += THREADS) all.add(left<1>(states + k).v[0]);
+    s = fold_group(all.state(), THREADS, Merge<Fold>());
+  }
+  if (lane == 0 && mine) y.put(result, s);
 }
 
 // ---- columns: Walk over (outer * inner / N) columns of `count` rows; inner counts pieces
@@ -188,8 +207,8 @@ template <class T, int N> struct Flat {
 
 // source: Flat, or Stored in the form that a float32 tensor has (planes.cuh)
 template <class Fold, int N, class Source>
-INLINE void columns(const Source &source, typename Fold::State *partial, typename Fold::Result *y, i64 inner,
-                    float divisor, const Walk &w) {
+INLINE void columns(const Source &source, const Meeting<typename Fold::State> &meeting, const Results<Fold> &y,
+                    i64 inner, const Walk &w) {
   constexpr int AHEAD = 4;
   const Place at(w);
   const i64 stride = inner * N;
@@ -217,41 +236,20 @@ INLINE void columns(const Source &source, typename Fold::State *partial, typenam
   typename Fold::State s[N];
   UNROLL for (int lane = 0; lane < N; lane++) s[lane] = chain[lane].state();
   fold_rows<N>(s, w, Merge<Fold>());
-  if (threadIdx.x >= w.width || at.column >= w.columns) return;
-  UNROLL for (int lane = 0; lane < N; lane++) {
-    const i64 result = at.column * N + lane;
-    if (partial) partial[result * w.chunks + at.chunk] = s[lane];
-    else y[result] = Fold::result(s[lane], divisor);
-  }
-}
-
-// ---- the chunks of one result per group of `width` threads
-
-template <class Fold>
-INLINE void combine(const typename Fold::State *__restrict__ partial, typename Fold::Result *y, i64 results, int chunks,
-                    int width, float divisor) {
-  const i64 result = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
-  const int lane = threadIdx.x % width, mine = result < results ? chunks : 0;
-  LongChain<Fold> chain;
-  UNROLL_BY(4) for (int k = lane; k < mine; k += width) chain.add(partial[result * chunks + k]);
-  const typename Fold::State s = fold_group(chain.state(), width, Merge<Fold>());
-  if (lane == 0 && result < results) y[result] = Fold::result(s, divisor);
+  fold_chunks<LongChain<Fold>>(s, meeting, w, at, Merge<Fold>(), [&](i64 k, const auto &total) { y.put(k, total); });
 }
 
 #define BOUNDS (THREADS, 3)
 #define COLUMNS(name, Fold, T, N) \
   ALPHA_ENTRY(name, BOUNDS, \
-              (const T *x, Fold<T>::State *partial, Fold<T>::Result *y, i64 inner, float divisor, const Walk w), \
-              columns<Fold<T>, N>(Flat<T, N>{x}, partial, y, inner, divisor, w))
+              (const T *x, const Meeting<Fold<T>::State> meeting, const Results<Fold<T>> y, i64 inner, const Walk w), \
+              columns<Fold<T>, N>(Flat<T, N>{x}, meeting, y, inner, w))
 #define FOLD(name, Fold, T, dtype) \
   ALPHA_ENTRY(name##_rows_##dtype, BOUNDS, \
-              (const T *x, Fold<T>::State *partial, Fold<T>::Result *y, i64 outer, i64 count, i64 chunk, int chunks, \
-               int width, int aligned, float divisor), \
-              rows<Fold<T>>(x, partial, y, outer, count, chunk, chunks, width, aligned, divisor)) \
-  COLUMNS(name##_columns_##dtype, Fold, T, 1) \
-  ALPHA_ENTRY(name##_combine_##dtype, BOUNDS, (const Fold<T>::State *partial, Fold<T>::Result *y, i64 results, \
-                                               int chunks, int width, float divisor), \
-              combine<Fold<T>>(partial, y, results, chunks, width, divisor))
+              (const T *x, const Meeting<Fold<T>::State> meeting, const Results<Fold<T>> y, i64 outer, i64 count, \
+               i64 chunk, int chunks, int width, int aligned), \
+              rows<Fold<T>>(x, meeting, y, outer, count, chunk, chunks, width, aligned)) \
+  COLUMNS(name##_columns_##dtype, Fold, T, 1)
 #define NUMBERS(T, dtype) \
   FOLD(sum, Sum, T, dtype) \
   COLUMNS(sum_wide_columns_##dtype, Sum, T, LANES<T>) \
@@ -267,7 +265,7 @@ NUMBERS(u8, uint8)
 NUMBERS(i32, int32)
 NUMBERS(i64, int64)
 
-ALPHA_ENTRY(sum_columns_of_planes, BOUNDS, (const void *x, const OperandHeader *header, float *partial, float *y,
-                                            i64 inner, float divisor, const Walk w),
+ALPHA_ENTRY(sum_columns_of_planes, BOUNDS, (const void *x, const OperandHeader *header, const Meeting<float> meeting,
+                                            const Results<Sum<float>> y, i64 inner, const Walk w),
             const Stored stored(x, header, w.rows * w.columns * 4);
-            columns<Sum<float>, 4>(stored, partial, y, inner, divisor, w))
+            columns<Sum<float>, 4>(stored, meeting, y, inner, w))
