@@ -56,6 +56,24 @@ def test_a_freed_block_is_handed_out_again(pool: Pool) -> None:
     assert empty((1000, 100), "float32").ctypes.data == address
 
 
+def test_the_blocks_given_back_last_serve_their_own_size_and_are_joined_for_others(pool: Pool) -> None:
+    sizes = [n * SMALL for n in range(1, memory.LATELY + 1)]
+    at = {a.nbytes: a.ctypes.data for a in [empty((size,), "uint8") for size in sizes]}  # each of them freed
+    assert len(pool._given) == len(sizes)
+    for size in sizes[::-1]:
+        held = empty((size,), "uint8")
+        assert held.ctypes.data == at[size]
+        del held
+    peak = sum(sizes)
+    whole = empty((peak,), "uint8")
+    assert whole.ctypes.data == min(at.values()) and pool._given == [] and pool.peak == pool.live == peak
+    many = [empty((SMALL,), "uint8") for _ in range(memory.LATELY + 1)]
+    del many[:-1]
+    assert len(pool._given) == memory.LATELY
+    del many
+    assert pool._given == [] and pool.live == peak
+
+
 def test_a_view_keeps_its_block(pool: Pool) -> None:
     view = empty((100, 1000), "float32")[50:].reshape(-1)
     gc.collect()
@@ -234,7 +252,7 @@ def test_blocks_asked_for_and_freed_in_the_midst_of_another_are_apart(pool: Pool
     monkeypatch.setattr(Runs, "cut", meanwhile)
     a = empty((2 * SMALL,), "uint8")
     a[:], found[0][:] = 1, 2
-    assert (a == 1).all() and pool.live == 3 * SMALL
+    assert (a == 1).all() and pool.live == 2 * SMALL
     found[0] = None
     b = empty((SMALL,), "uint8")  # in the place of the one that was freed
     assert pool.live == 3 * SMALL and pool.cached == 0 and b.ctypes.data < a.ctypes.data

@@ -5,6 +5,10 @@ kept. A block gets the smallest free run that holds it, and a freed one is joine
 sizes: a training step of four networks takes 2 to 5 % more than what is live at its worst moment, and from the third
 step on nothing fresh. A range is much larger than what is asked for, as the system gives memory to those pages alone
 that were written to. Arrays below SMALL bytes are NumPy's own and are not counted.
+
+The next array often has the size of one just freed, and an op that reads megabytes leaves nothing of Python's in the
+caches: to join and cut runs takes 20 us then, 7 % of an addition of a million elements. So the blocks given back last
+are looked at first, and joined when none of them will do, or there are more than LATELY.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ from __future__ import annotations
 import mmap
 import threading
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
@@ -27,6 +30,7 @@ from alpha.inputs.sizes import host_nbytes
 SMALL = 128 * 1024  # malloc keeps those, and asks the system for larger ones
 LINE = 64  # bytes of a line of the cache; a vector that crosses lines is read and written twice
 MIB = 1 << 20
+LATELY = 8  # blocks given back that are not joined yet
 RANGE = 1 << 30  # bytes of addresses that are asked for at least; as many as there are, if those are more
 
 on_allocate: Callable[[int, int], None] | None = None  # called with the address and size of every block handed out
@@ -105,16 +109,29 @@ class Pool:
     """Blocks of host memory, live and cached.  Thread-safe.
 
     A garbage collection may begin at any line, and free blocks, or take some: those wait in `_given`, or get a range of
-    their own, while `_busy`. An interrupt may end any line: the next state is made beside the one that counts.
+    their own, while `_busy`. An interrupt may end any line: the next state is made beside the one that counts. Only who
+    is `_busy` takes blocks out of `_given`; anybody appends to it.
     """
 
     def __init__(self) -> None:
-        self.live = self.cached = self.peak = 0
+        self.peak = self._taken = self._cached = 0  # what was given back counts as taken until it is joined
         self._ranges: list[Range] = []
         self._free = self._fresh = Runs([], [])  # what is not live, and the part of it that has no memory
-        self._given: deque[Block] = deque()
+        self._given: list[Block] = []
         self._lock = threading.RLock()
         self._busy = False
+
+    @property
+    def live(self) -> int:
+        """Bytes of the blocks in use."""
+        self._settle()
+        return self._taken
+
+    @property
+    def cached(self) -> int:
+        """Bytes of memory that is kept for blocks to come."""
+        self._settle()
+        return self._cached
 
     def take(self, nbytes: int) -> Block:
         """Returns a block of at least nbytes, recycled if there is one.  Raises OutOfMemoryError."""
@@ -125,17 +142,21 @@ class Pool:
                 return Block(own, own.start, size)
             self._busy = True
             try:
-                if self._given:
-                    self._join()
+                given = self._given
+                for k in range(len(given) - 1, -1, -1):
+                    if given[k].nbytes == size and given[k].within in self._ranges:
+                        # `peak` knows of it: it was no less when the block was cut
+                        return given.pop(k)
+                self._join()
                 return self._take(size)
             finally:
                 self._busy = False
 
     def _take(self, size: int) -> Block:
-        if self.live + size > host_nbytes():  # the system might promise it, and end the process when it is used
+        if self._taken + size > host_nbytes():  # the system might promise it, and end the process when it is used
             raise OutOfMemoryError(message(
                 "memory", f"{size / MIB:,.1f} MiB are asked for, the host has {host_nbytes() / MIB:,.1f}",
-                "use a smaller batch or a smaller model", live=f"{self.live / MIB:,.1f} MiB",
+                "use a smaller batch or a smaller model", live=f"{self._taken / MIB:,.1f} MiB",
                 peak=f"{self.peak / MIB:,.1f} MiB"))
         k = self._free.best(size)
         if k is None:
@@ -152,10 +173,10 @@ class Pool:
         fresh, unused = self._fresh.cut(start, start + size)
         block = Block(self._range_of(start), start, size)
         self._free, self._fresh = Runs(starts, sizes), fresh
-        self.live += size
-        self.cached -= size - unused
-        if self.live > self.peak:
-            self.peak = self.live
+        self._taken += size
+        self._cached -= size - unused
+        if self._taken > self.peak:
+            self.peak = self._taken
         return block
 
     def _range_of(self, start: int) -> Range:
@@ -178,13 +199,18 @@ class Pool:
         else:
             raise OutOfMemoryError(message(
                 "memory", f"the system refused {size / MIB:.1f} MiB", "use a smaller batch or a smaller model",
-                live=f"{self.live / MIB:.1f} MiB", peak=f"{self.peak / MIB:.1f} MiB")) from refused
+                live=f"{self._taken / MIB:.1f} MiB", peak=f"{self.peak / MIB:.1f} MiB")) from refused
         free, fresh = (runs.add(new.start, new.end - new.start) for runs in (self._free, self._fresh))
         self._ranges, self._free, self._fresh = [*self._ranges, new], free, fresh
 
     def give(self, block: Block) -> None:
         """Takes a block back; keeps its memory unless the cache is full."""
         self._given.append(block)
+        if len(self._given) > LATELY or self._taken + self._cached > config.cpu_cache_mib * MIB:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Joins what was given back with the free runs, but in the midst of another call."""
         with self._lock:
             if not self._busy:
                 self._busy = True
@@ -196,13 +222,13 @@ class Pool:
     def _join(self) -> None:
         """Joins what was given back with the free runs."""
         while self._given:
-            within, start, size = self._given.popleft()
+            within, start, size = self._given.pop(0)
             if within not in self._ranges:  # a range of its own, which goes with it
                 continue
             self._free = free = self._free.add(start, size)
-            self.live -= size
-            self.cached += size
-            if self.cached > config.cpu_cache_mib * MIB:
+            self._taken -= size
+            self._cached += size
+            if self._cached > config.cpu_cache_mib * MIB:
                 k = bisect_right(free.starts, start) - 1
                 self._drop(within, free.starts[k], free.starts[k] + free.sizes[k])
 
@@ -213,7 +239,7 @@ class Pool:
             within.drop(start, end)
             fresh, unused = self._fresh.cut(start, end)
             self._fresh = fresh.add(start, end - start)
-            self.cached -= end - start - unused
+            self._cached -= end - start - unused
 
     def free_cached(self) -> None:
         """Returns what is cached to the system: whole pages, and ranges in which nothing is live."""
@@ -233,7 +259,7 @@ class Pool:
                     fresh, unused = self._fresh.cut(start, within.end)
                     self._free, self._fresh = self._free.cut(start, within.end)[0], fresh
                     self._ranges = [r for r in self._ranges if r is not within]
-                    self.cached -= size - unused
+                    self._cached -= size - unused
                 elif within.start <= start < within.end:
                     self._drop(within, start, start + size)
 

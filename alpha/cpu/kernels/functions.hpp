@@ -220,9 +220,14 @@ INLINE void put(uint8_t* p, vint v, int64_t left) {
     for (int64_t i = 0; i < left; i++) p[i] = bytes[i];
 }
 
+constexpr int64_t AHEAD = 1024;  // elements to be read and written that the cache is asked for
 template <class F, class Out, class... In>
 INLINE void map(int64_t n, const F& f, Out* out, const In*... in) {
   int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) put(out + i, f(get(in + i, LANES)...), LANES);
+  for (; i + LANES <= n; i += LANES) {
+    (__builtin_prefetch(in + i + AHEAD), ...);
+    __builtin_prefetch(out + i + AHEAD, 1);
+    put(out + i, f(get(in + i, LANES)...), LANES);
+  }
   if (i < n) put(out + i, f(get(in + i, n - i)...), n - i);
 }
