@@ -13,6 +13,7 @@ are looked at first, and joined when none of them will do, or there are more tha
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import threading
 from bisect import bisect_right
@@ -35,9 +36,9 @@ RANGE = 1 << 30  # bytes of addresses that are asked for at least; as many as th
 
 on_allocate: Callable[[int, int], None] | None = None  # called with the address and size of every block handed out
 
-_typestr = {key: np.dtype(name).str for name in ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")
+_dtype = {key: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")
             for key in (name, np.dtype(name), np.dtype(name).type)}  # dtype.name takes microseconds
-_itemsize = {key: np.dtype(key).itemsize for key in _typestr}
+_itemsize = {key: dtype.itemsize for key, dtype in _dtype.items()}
 
 
 class Range:
@@ -188,6 +189,7 @@ class Pool:
     def _add_range(self, size: int) -> None:
         """Asks the system for addresses: for many, else for what is needed, else once more without what is cached."""
         most = max(RANGE, size, sum(r.end - r.start for r in self._ranges))
+        refused: Exception | None
         for nbytes in (most, size, size):
             try:
                 new = Range(nbytes)
@@ -200,6 +202,7 @@ class Pool:
             raise OutOfMemoryError(message(
                 "memory", f"the system refused {size / MIB:.1f} MiB", "use a smaller batch or a smaller model",
                 live=f"{self._taken / MIB:.1f} MiB", peak=f"{self.peak / MIB:.1f} MiB")) from refused
+        refused = None  # it holds the frames of all callers, and this one holds it
         free, fresh = (runs.add(new.start, new.end - new.start) for runs in (self._free, self._fresh))
         self._ranges, self._free, self._fresh = [*self._ranges, new], free, fresh
 
@@ -264,14 +267,14 @@ class Pool:
                     self._drop(within, start, start + size)
 
 
-class Owner:
-    """Owner of one block: the array made from it holds it, and its end gives the block back."""
+class Owner(ctypes.c_uint8 * (1 << 46)):
+    """Owner of one block: the array made from it holds it, and its end gives the block back.
 
-    __slots__ = ("__array_interface__", "__weakref__", "block")
+    An array takes the address from it, and has a shape of its own: the length of all addresses says nothing.
+    """
 
-    def __init__(self, block: Block, shape: tuple[int, ...], typestr: str) -> None:
-        self.block = block
-        self.__array_interface__ = {"shape": shape, "typestr": typestr, "version": 3, "data": (block.start, False)}
+    __slots__ = ("block",)
+    block: Block
 
     def __del__(self) -> None:
         pool.give(self.block)
@@ -282,7 +285,8 @@ class Borrowed:
 
     def __init__(self, address: int, shape: tuple[int, ...], dtype: str, owner: Any) -> None:
         self.owner = owner
-        self.__array_interface__ = {"shape": shape, "typestr": _typestr[dtype], "version": 3, "data": (address, False)}
+        self.__array_interface__ = {"shape": shape, "typestr": _dtype[dtype].str, "version": 3,
+                                    "data": (address, False)}
 
 
 pool = Pool()
@@ -296,7 +300,9 @@ def empty(shape: tuple[int, ...], dtype: Any = "float32") -> np.ndarray:
     block = pool.take(nbytes)
     if on_allocate:
         on_allocate(block.start, block.nbytes)
-    return np.asarray(Owner(block, tuple(shape), _typestr[dtype]))
+    owner = Owner.from_address(block.start)
+    owner.block = block
+    return np.ndarray(shape, _dtype[dtype], owner)
 
 
 def empty_like(a: np.ndarray) -> np.ndarray:
