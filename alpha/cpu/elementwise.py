@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from alpha.backend import get_backend
-from alpha.cpu import native
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty
 from alpha.cpu.pointwise import bind
@@ -21,7 +20,6 @@ from alpha.ops import logic
 Array = np.ndarray
 Number = ops.Number
 
-LARGE = 1 << 16  # elements from which a compiled kernel, on all cores, beats NumPy on one
 FEW = 1 << 13    # elements below which one call of NumPy takes less time than one of a kernel
 LIGHT = 2 * FEW  # the same, where NumPy too has vectors for it
 
@@ -29,10 +27,11 @@ _IN_CONTEXTS = int(np.__version__.partition(".")[0]) >= 2  # NumPy keeps in a co
 _here = threading.local()
 
 
-def quietly(ufunc: Callable[..., Any], *args: Any, out: Any) -> Any:
-    """Returns ufunc(*args, out=out).  np.errstate, which is the other way, takes longer than a small ufunc."""
+def quietly(f: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Returns f(*args, **named), run without NumPy's warnings: f is a ufunc, or a few, and changes none of its
+    arguments but `out`.  np.errstate, which is the other way, takes longer than a small ufunc."""
     try:
-        return _here.run(ufunc, *args, out=out)
+        return _here.run(f, *args, **named)
     except (AttributeError, RuntimeError):  # the first call of a thread, or one in the middle of another
         pass
     if _IN_CONTEXTS and not hasattr(_here, "run"):
@@ -40,12 +39,7 @@ def quietly(ufunc: Callable[..., Any], *args: Any, out: Any) -> Any:
         context.run(np.seterr, all="ignore")
         _here.run = context.run
     with np.errstate(all="ignore"):
-        return ufunc(*args, out=out)
-
-
-def compiled(*arrays: Array) -> bool:
-    """Tells whether the compiled kernels can and should work on these arrays, the largest of which is the first."""
-    return arrays[0].size >= LARGE and native.usable(*arrays)
+        return f(*args, **named)
 
 
 def _unary(ufunc: Callable[..., Any]) -> Callable[..., Array]:

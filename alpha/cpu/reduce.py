@@ -5,28 +5,30 @@ Either way the order is fixed, and the error that of rounding the result, with a
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from alpha.cpu import native
-from alpha.cpu.elementwise import FEW, compiled
+from alpha.cpu.elementwise import FEW, quietly
 from alpha.cpu.memory import empty
 from alpha.ops import reduce as ops
 
 Array = np.ndarray
 Axes = ops.Axes
 LONG = 1 << 14  # elements of a row that one thread adds up; of longer ones several threads add parts
+BRIEF = 1 << 11  # elements below which NumPy adds them up in less time than a call of a kernel takes
 
 
-@ops.sum.impl("cpu")
-def sum_cpu(x: Array, *, axis: Axes, keepdims: bool, dtype: str | None) -> Array:
+def _sum(x: Array, *, axis: Axes, keepdims: bool, dtype: str | None) -> Array:
     result = dtype or (x.dtype if x.dtype.kind == "f" else np.int64)
-    with np.errstate(all="ignore"):
-        total = total_of(x, ops.normal_axes(axis, x.ndim, "sum"), result)
-        return total.reshape(ops.reduced_shape(x.shape, axis, keepdims, "sum")).astype(result, copy=False)
+    total = total_of(x, ops.normal_axes(axis, x.ndim, "sum"), result)
+    return total.reshape(ops.reduced_shape(x.shape, axis, keepdims, "sum")).astype(result, copy=False)
+
+
+sum_cpu = ops.sum.impl("cpu")(partial(quietly, _sum))
 
 
 @ops.bias_grad.impl("cpu")
@@ -34,12 +36,13 @@ def bias_grad_cpu(g: Array, *, dtype: str | None) -> Array:
     return sum_cpu(g, axis=tuple(range(g.ndim - 1)), keepdims=False, dtype=dtype)
 
 
-@ops.mean.impl("cpu")
-def mean_cpu(x: Array, *, axis: Axes, keepdims: bool) -> Array:
+def _mean(x: Array, *, axis: Axes, keepdims: bool) -> Array:
     shape = ops.reduced_shape(x.shape, axis, keepdims, "mean")
-    with np.errstate(all="ignore"):
-        total = total_of(x, ops.normal_axes(axis, x.ndim, "mean"), np.float64)
-        return (total / ops.reduced_count(x.shape, axis, "mean")).reshape(shape).astype(x.dtype, copy=False)
+    total = total_of(x, ops.normal_axes(axis, x.ndim, "mean"), np.float64)
+    return (total / ops.reduced_count(x.shape, axis, "mean")).reshape(shape).astype(x.dtype, copy=False)
+
+
+ops.mean.impl("cpu")(partial(quietly, _mean))
 
 
 @ops.var.impl("cpu")
@@ -81,10 +84,11 @@ def argmax_cpu(x: Array, *, axis: int | None, keepdims: bool) -> Array:
     return np.asarray(np.argmax(x, axis=axis, keepdims=keepdims))
 
 
-@ops.sum_to.impl("cpu")
-def sum_to_cpu(x: Array, *, shape: tuple[int, ...]) -> Array:
-    with np.errstate(all="ignore"):
-        return total_of(x, ops.repeated_axes(x.shape, shape), x.dtype).reshape(shape).astype(x.dtype, copy=False)
+def _sum_to(x: Array, *, shape: tuple[int, ...]) -> Array:
+    return total_of(x, ops.repeated_axes(x.shape, shape), x.dtype).reshape(shape).astype(x.dtype, copy=False)
+
+
+ops.sum_to.impl("cpu")(partial(quietly, _sum_to))
 
 
 def sums(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
@@ -95,7 +99,7 @@ def sums(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
 
 def total_of(x: Array, axes: tuple[int, ...], dtype: Any) -> Array:
     """Returns the sums over ascending axes, C-contiguous, without these axes: in `dtype`, or wider."""
-    if not compiled(x):
+    if x.size < BRIEF or not native.usable(x):
         return np.ascontiguousarray(np.add.reduce(x, axis=axes, dtype=np.float64 if x.dtype.kind == "f" else np.int64))
     outer, count, inner, shape, others = _view(x.shape, axes)
     out = empty((outer, inner), np.float64 if others else dtype)

@@ -186,7 +186,7 @@ def split(x: Tensor, size: Channels | Sizes, axis: Axis = 0) -> list[Tensor]:
 def _parts(x: Tensor, sizes: Sequence[int], axis: int, in_place: bool = False) -> list[Tensor]:
     """Returns the parts that x has along an axis; in_place: as of slice_axes."""
     whole, starts = [(0, m, 1) for m in x.shape], [sum(sizes[:k]) for k in range(len(sizes))]
-    return [slice_axes(x, [*whole[:axis], (start, count, 1), *whole[axis + 1:]], in_place=in_place)
+    return [slice_axes(x, (*whole[:axis], (start, count, 1), *whole[axis + 1:]), in_place=in_place)
             for start, count in zip(starts, sizes)]
 
 
@@ -212,7 +212,7 @@ class pad:
         return tuple([before + n + after for n, (before, after) in zip(x.shape, widths)])
 
     def vjp_x(g, s, *, widths, value):
-        return slice_axes(g, [(before, n, 1) for n, (before, _) in zip(s.x_shape, widths)])
+        return slice_axes(g, tuple([(before, n, 1) for n, (before, _) in zip(s.x_shape, widths)]))
 
 
 @checked

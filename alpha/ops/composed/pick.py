@@ -49,7 +49,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     elif any(isinstance(k, (Tensor, np.ndarray, list)) for k in key):
         return by_arrays(x, key)
     ranges, shape = _ranges(x.shape, key)
-    return slice_axes(x, ranges, shape)
+    return slice_axes(x, tuple(ranges), shape)  # tuples that were seen before are not read anew
 
 
 def _rows(x: Tensor, key: Tensor | np.ndarray | list) -> Tensor:
