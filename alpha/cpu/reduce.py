@@ -5,7 +5,7 @@ Either way the order is fixed, and the error that of rounding the result, with a
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -28,7 +28,9 @@ def _sum(x: Array, *, axis: Axes, keepdims: bool, dtype: str | None) -> Array:
     return total.reshape(ops.reduced_shape(x.shape, axis, keepdims, "sum")).astype(result, copy=False)
 
 
-sum_cpu = ops.sum.impl("cpu")(partial(quietly, _sum))
+@ops.sum.impl("cpu")
+def sum_cpu(x: Array, **attrs: Any) -> Array:
+    return quietly(_sum, x, **attrs)  # type: ignore[no-any-return]
 
 
 @ops.bias_grad.impl("cpu")
@@ -42,7 +44,9 @@ def _mean(x: Array, *, axis: Axes, keepdims: bool) -> Array:
     return (total / ops.reduced_count(x.shape, axis, "mean")).reshape(shape).astype(x.dtype, copy=False)
 
 
-ops.mean.impl("cpu")(partial(quietly, _mean))
+@ops.mean.impl("cpu")
+def mean_cpu(x: Array, **attrs: Any) -> Array:
+    return quietly(_mean, x, **attrs)  # type: ignore[no-any-return]
 
 
 @ops.var.impl("cpu")
@@ -88,7 +92,9 @@ def _sum_to(x: Array, *, shape: tuple[int, ...]) -> Array:
     return total_of(x, ops.repeated_axes(x.shape, shape), x.dtype).reshape(shape).astype(x.dtype, copy=False)
 
 
-ops.sum_to.impl("cpu")(partial(quietly, _sum_to))
+@ops.sum_to.impl("cpu")
+def sum_to_cpu(x: Array, **attrs: Any) -> Array:
+    return quietly(_sum_to, x, **attrs)  # type: ignore[no-any-return]
 
 
 def sums(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:

@@ -54,6 +54,7 @@ def contiguous(view: Array) -> Array:
     return out
 
 
+@lru_cache(maxsize=4096)
 def _slices(ranges: tuple[ops.Range, ...]) -> tuple[slice, ...]:
     """A stop before index 0, which a negative step needs, is written None."""
     stops = [first + count * step for first, count, step in ranges]

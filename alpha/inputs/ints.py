@@ -36,6 +36,6 @@ def has_bool(values: Any) -> bool:
 
 def no_bools(k: slice) -> slice:
     """Returns a slice.  Raises TypeError for one that has a bool, which is no place."""
-    if has_bool(k):
+    if isinstance(k.start, BOOLS) or isinstance(k.stop, BOOLS) or isinstance(k.step, BOOLS):
         raise TypeError("True and False are no places")
     return k

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -33,6 +34,7 @@ def check_target(where: str, x: Tensor, target: Tensor) -> None:
                                  "convert it: target.astype(x.dtype)"))
 
 
+@lru_cache(maxsize=4096)
 def check_ranges(where: str, sizes: Shape, ranges: tuple[Range, ...], shape: Shape) -> None:
     """Refuses ranges that leave a tensor of `sizes`, or that have another number of elements than `shape`."""
     for n, (first, count, step) in zip(sizes, ranges):

@@ -12,7 +12,7 @@
 #include "vec.hpp"
 
 constexpr int64_t STEP = 8, BLOCK_ROWS = STEP * STEP, WIDTH = 512;
-constexpr int64_t PART_ROWS = 4 * BLOCK_ROWS, MOST_PARTS = 64;
+constexpr int64_t PART_ROWS = 4 * BLOCK_ROWS, MOST_PARTS = 64, KEPT = 4 << 20;
 
 // How many rows a call of `add` takes: STEP, or one where fewer are left.
 template <int64_t N>
@@ -66,7 +66,10 @@ void fold_rows(const Cut& cut, int threads, const Add& add, const Finish& finish
     return Place{block / cut.blocks, column, std::min(WIDTH, cut.columns - column), cut.start(part),
                  cut.start(part + 1)};
   };
-  std::vector<Totals<K>> parts(cut.parts > 1 ? blocks * cut.parts : 0);  // [block][part]
+  // [block][part]. A fresh array, which the system clears, takes longer than many a sum: up to KEPT bytes stay.
+  const int64_t count = cut.parts > 1 ? blocks * cut.parts : 0, bytes = count * sizeof(Totals<K>);
+  std::vector<Totals<K>> many(bytes > KEPT ? count : 0);
+  auto* parts = bytes > KEPT ? many.data() : reinterpret_cast<Totals<K>*>(scratch<10>(bytes / 4));
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static)

@@ -46,8 +46,9 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         return _rows(x, key)
     if not isinstance(key, tuple):
         key = (key,)
-    elif any(isinstance(k, (Tensor, np.ndarray, list)) for k in key):
-        return by_arrays(x, key)
+    for k in key:
+        if isinstance(k, (Tensor, np.ndarray, list)):
+            return by_arrays(x, key)
     ranges, shape = _ranges(x.shape, key)
     return slice_axes(x, tuple(ranges), shape)  # tuples that were seen before are not read anew
 
