@@ -162,13 +162,12 @@ INLINE vfloat logistic(vfloat x) {
   return 1 / (power + fma(power * r, slope, number(1)));
 }
 
-// e^(-z^2 / 2) for 0 <= z <= FAR, where it is 0: what rounding leaves out of z^2 counts where that is large
+// e^(-z^2 / 2) for 0 <= z <= FAR, where it is 0: z^2 is not rounded before n * log(2), whose first part is exact, is
+// taken from it
 constexpr float FAR = 14.421f;
 INLINE vfloat bell(vfloat z) {
-  const vfloat half = z * -0.5f, power = z * half;
-  Reduced e = reduced(power);
-  e.r = e.r + fma(z, half, -power);
-  return exp_of(e);
+  const vfloat half = z * -0.5f, shifted = fma(z * half, number(1.44269504f), number(ROUND)), n = shifted - ROUND;
+  return exp_of({shifted, n, fma(n, number(2.12194440e-4f), fma(z, half, n * -0.693359375f))});
 }
 
 // The share of a normal distribution above z, 0 <= z <= FAR, over e^(-z^2 / 2); t = 1 / (1 + 0.3 z)
