@@ -10,6 +10,7 @@ import pytest
 
 import alpha
 from alpha import ops
+from alpha.config import config
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv import conv2d_bias_act
 from alpha.ops.pool import pool_scatter
@@ -42,6 +43,23 @@ def test_sums_and_means(cpu_kernels: str, kind: str, shape: tuple, axis) -> None
     if isinstance(axis, int) or axis is None or axis[0] == 0:
         kept = tuple(1 if axis is None or k in np.atleast_1d(axis) else n for k, n in enumerate(shape))
         near(ops.sum_to(x, shape=kept), exact.reshape(kept))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sums_of_drawn_shapes_have_the_same_bits_on_one_thread(cpu_kernels: str, seed: int) -> None:
+    """One after another, large and small: what an earlier one has left in memory must not count."""
+    rng = np.random.default_rng(seed)
+    for _ in range(30):
+        left, shape = int(2 ** rng.uniform(0, 19)), []
+        for _ in range(int(rng.integers(1, 5))):
+            shape.append(int(left ** rng.uniform(0, 1)) or 1)
+            left //= shape[-1]
+        a = rng.random([*shape, max(left, 1)], dtype=np.float32)
+        axis = tuple(np.flatnonzero(rng.random(a.ndim) < 0.6).tolist())
+        y = alpha.tensor(a).sum(axis)
+        near(y, a.sum(axis, dtype=np.float64))
+        with config(num_threads=1):
+            assert alpha.tensor(a).sum(axis).numpy().tobytes() == y.numpy().tobytes()
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4, -3e5])
