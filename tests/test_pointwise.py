@@ -116,6 +116,16 @@ def test_functions_are_exact_to_a_few_units(name: str) -> None:
 
 
 @needs_compiler
+def test_exp_makes_no_numbers_that_processors_are_slow_with() -> None:
+    x = np.linspace(-110, -80, 20_000, dtype=np.float32)
+    row = np.append(x, np.float32([0, -np.inf, np.nan]))
+    for y in (ops.exp(alpha.tensor(row)).numpy(), ops.softmax(alpha.tensor(row[:-1])).numpy()):
+        assert not ((y > 0) & (y < 1.17549435e-38)).any()
+        assert (y[:len(x)][x > -87.3] > 0).all() and not y[:len(x)][x < -87.4].any()
+    assert np.isnan(ops.exp(alpha.tensor(row)).numpy()[-1])
+
+
+@needs_compiler
 @pytest.mark.parametrize("name, place", [("sigmoid", -16.637), ("sigmoid", -3.45e-4), ("softplus", -1.26168),
                                          ("silu", -16.7)])
 def test_functions_are_exact_to_a_few_units_where_they_err_most(name: str, place: float) -> None:
