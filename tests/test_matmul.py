@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import alpha
-from alpha import ops
+from alpha import config, ops
+from alpha.cpu import native
+from alpha.cpu.matmul import WORTHWHILE_BATCH
 from alpha.errors import DTypeError, ShapeError
 from alpha.gradcheck import assert_equal_at, gradcheck
 from tests.op_checks import floats, integers, is_contiguous, leaf, like_torch, refused
@@ -75,6 +77,37 @@ def test_large_products_of_batches(cpu_kernels: str, batches: tuple) -> None:
         y = ops.matmul(alpha.tensor(left), alpha.tensor(right), *flags)
         assert is_contiguous(y)
         assert_equal_at(y, a @ b, name=str(flags))
+
+
+# Sums of one panel and of several, columns of several panels, ends of vectors and of tiles, vectors, a matrix for all.
+@pytest.mark.parametrize("count, sizes", [(40, (65, 64, 65)), (96, (9, 32, 100)), (3, (130, 500, 70)), (2, (7, 9, 1100)),
+                                          (300, (1, 40, 90)), (300, (90, 40, 1)), (200, (3, 193, 17))], ids=str)
+@pytest.mark.parametrize("alone", [None, 0, 1])
+def test_products_of_many_matrices(monkeypatch: pytest.MonkeyPatch, count: int, sizes: tuple, alone: int | None) -> None:
+    if native.library() is None:
+        pytest.skip("there are no compiled CPU kernels here")
+    m, inner, n = sizes
+    a, b = (integers((1 if alone == k else count, *shape), k).astype(np.float32)
+            for k, shape in enumerate(((m, inner), (inner, n))))
+    expected, compiled = a @ b, []
+    run = native.matrix_products
+    monkeypatch.setattr(native, "matrix_products", lambda *args, **flags: (compiled.append(flags), run(*args, **flags)))
+    for flags in ((False, False), (True, False), (False, True)):
+        left, right = (np.ascontiguousarray(x.swapaxes(-1, -2)) if flag else x for x, flag in zip((a, b), flags))
+        assert_equal_at(ops.matmul(alpha.tensor(left), alpha.tensor(right), *flags), expected, name=str(flags))
+    assert len(compiled) == 3 * (count * m * n * inner >= WORTHWHILE_BATCH)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_bits_of_many_products_do_not_depend_on_threads(threads: int) -> None:
+    if native.library() is None:
+        pytest.skip("there are no compiled CPU kernels here")
+    a, b = floats((3, 150, 400), 1).astype(np.float32), floats((3, 400, 90), 2).astype(np.float32)
+    with config(num_threads=threads):
+        y = ops.matmul(alpha.tensor(a), alpha.tensor(b)).numpy()
+    with config(num_threads=2):
+        assert (ops.matmul(alpha.tensor(a), alpha.tensor(b)).numpy() == y).all()
+    np.testing.assert_allclose(y, a.astype(np.float64) @ b, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("activation", [None, "relu"])

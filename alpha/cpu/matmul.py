@@ -24,6 +24,7 @@ Array = np.ndarray
 
 WORTHWHILE = 1 << 18        # multiplications; below, BLAS is faster, on one thread; above, its threads would fight ours
 WORTHWHILE_VECTOR = 9216    # the same, where a matrix meets a vector
+WORTHWHILE_BATCH = 1 << 20  # the same, of many small products together
 
 
 @matmul.impl("cpu")
@@ -37,7 +38,8 @@ def matmul_cpu(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, algo
         rows, columns = a if a.ndim > 1 else a[None], b if b.ndim > 1 else b[:, None]
         inner, m = rows.shape[-2:] if transpose_a else rows.shape[:-3:-1]
         n = columns.shape[-2 if transpose_b else -1]
-        if m * n * inner >= (WORTHWHILE_VECTOR if m == 1 or n == 1 else WORTHWHILE):
+        if (m * n * inner >= (WORTHWHILE_VECTOR if m == 1 or n == 1 else WORTHWHILE)
+                or max(a.size * n, b.size * m) >= WORTHWHILE_BATCH):
             y = _products(rows, columns, m, n, transpose_a, transpose_b)
             return y.reshape(y.shape[:-2] + (() if a.ndim == 1 else (m,)) + (() if b.ndim == 1 else (n,)))
     left = a.swapaxes(-1, -2) if transpose_a else a

@@ -51,7 +51,7 @@ SIGNATURES = {
     "conv_fprop": "p pppp i",
     "conv_dgrad": "p ppp", "conv_dgrad_add": "p ppp -> i",
     "conv_wgrad": "p ppp",
-    "matrix_products": "p ppp llll i",
+    "matrix_products": "ppp llllll i",
     "conv_panel_floats": "p -> l", "conv_pack": "p pp",
     "conv_run": "p ppppp ii",
     "sparse_floats": "p -> l", "sparse_filter_floats": "p -> l", "sparse_filters": "p pp i", "sparse_run": "p ppppp ii",
@@ -231,10 +231,17 @@ def linear_fwd(x: Array, w: Array, y: Array, bias: Array | None = None, relu: bo
 def matrix_products(a: Array, b: Array, y: Array, *, transpose_a: bool, transpose_b: bool) -> None:
     """y[k] = a[k] @ b[k], of which one may be transposed, for a (K, ., .) or (1, ., .), b likewise, y (K, ., .)."""
     (m, n), inner = y.shape[1:], a.shape[1 if transpose_a else 2]
-    table, kind = (forward_table(linear_desc(inner, n, m)), 2) if transpose_a else (
-        forward_table(linear_desc(m, inner, n)), 0) if transpose_b else (dgrad_table(linear_desc(m, n, inner)), 1)
-    steps = m * inner * (len(a) > 1), inner * n * (len(b) > 1), m * n
-    _lib.matrix_products(ptr(table), ptr(a), ptr(b), ptr(y), *steps, len(y), kind)
+    if len(y) > 1:
+        if n == 1:  # the vector is one row, that meets the rows of a
+            a, b, m, n, transpose_a, transpose_b = b, a, 1, m, False, not transpose_a
+        steps = m * inner * (len(a) > 1), inner * n * (len(b) > 1)
+        _lib.matrix_products(ptr(a), ptr(b), ptr(y), *steps, len(y), m, n, inner, 2 if transpose_a else not transpose_b)
+    elif transpose_a:
+        conv_wgrad(linear_desc(inner, n, m), b, a, y)
+    elif transpose_b:
+        conv_fprop(linear_desc(m, inner, n), a, b, y)
+    else:
+        conv_dgrad(linear_desc(m, n, inner), a, b, y)
 
 
 def batch_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array, *,

@@ -351,19 +351,4 @@ EXPORT void conv_wgrad(const int64_t* table, const float* x, const float* dy, fl
   });
 }
 
-// `count` products of matrices, each a linear layer's conv_fprop (pass 0), conv_dgrad (1) or conv_wgrad (2, of b and a) of
-// one table; steps are floats from a matrix to the next, 0 where it serves all. Of many, each is one thread's.
-EXPORT void matrix_products(const int64_t* table, const float* a, const float* b, float* y, int64_t a_step,
-                            int64_t b_step, int64_t y_step, int64_t count, int pass) {
-  const int64_t work = count * Geometry(table + table[1]).multiply_adds();
-#pragma omp parallel for schedule(static) num_threads(count < most_threads ? 1 : team(work, ALONE_BELOW))
-  for (int64_t k = 0; k < count; k++) {
-    const float *left = a + k * a_step, *right = b + k * b_step;
-    float* out = y + k * y_step;
-    if (pass == 0) conv_fprop(table, left, right, nullptr, out, 0);
-    else if (pass == 1) conv_dgrad(table, left, right, out);
-    else conv_wgrad(table, right, left, out);
-  }
-}
-
 EXPORT void set_threads(int count) { most_threads = count; }
