@@ -181,7 +181,8 @@ def test_same_bits_every_time(rng):
     assert len(set(results)) == 1
 
 
-@pytest.mark.parametrize("n, inputs, outputs", [(1, 70, 33), (3, 5, 10), (19, 512, 10), (64, 37, 43)])
+@pytest.mark.parametrize("n, inputs, outputs", [(1, 70, 33), (3, 5, 10), (19, 512, 10), (64, 37, 43), (300, 192, 101),
+                                                (5000, 30, 61)])
 def test_linear(rng, n, inputs, outputs):
     x, w, b = integers(rng, n, inputs), integers(rng, outputs, inputs), integers(rng, outputs)
     g = integers(rng, n, outputs)

@@ -7,7 +7,8 @@
 //          sums meet them: [block of TILE_WIDTH channels in][pixel][channel] and [block of GRADIENTS channels out]
 //          [pixel][channel]. A panel is summed from zero and then added, to dw itself where there is one part. Rows
 //          are cut into parts that depend on the shape alone, channels in where parts are few for the threads or sums
-//          large for a cache, which changes no sum. Partial sums are added in a fixed order.
+//          large for a cache, channels out where jobs are still few, which changes no sum. Partial sums are added in a
+//          fixed order.
 #include "conv.hpp"
 #include "winograd/product.hpp"
 
@@ -15,10 +16,11 @@ namespace {
 
 constexpr int64_t PANEL = 96, GRADIENTS = 48, MOST_PARTS = 8, LEAST_PIXELS = 16;
 constexpr int64_t SUM_BYTES = 4 << 20, SHARE_BYTES = 384 * 1024;  // of all partial sums, and of those of a job
+constexpr int64_t LEAST_OUTPUTS = 24;
 
-// How the work is cut: parts of the rows, and of the channels in.
+// How the work is cut: parts of the rows, shares of the channels in, cuts of those out.
 struct Cut {
-  int64_t parts = 1, blocks, shares;
+  int64_t parts = 1, blocks, shares, cuts = 1;
 
   Cut(const Geometry& g, int threads) : blocks(ceil_div(g.in_c, TILE_WIDTH)) {
     const int64_t bytes = sizeof(float) * g.out_c * blocks * TILE_WIDTH, pixels = g.n * g.out_h * g.out_w;
@@ -26,6 +28,8 @@ struct Cut {
     parts = std::min(parts, g.n * g.out_h);
     const int64_t for_threads = parts % threads == 0 ? 1 : ceil_div(2 * threads, parts);
     shares = std::min(blocks, std::max(for_threads, ceil_div(bytes, SHARE_BYTES)));
+    const int64_t jobs = parts * shares, most = std::max<int64_t>(1, g.out_c / LEAST_OUTPUTS);
+    if (jobs % threads && jobs < 4 * threads) cuts = std::min<int64_t>(most, threads);
   }
 };
 
@@ -57,12 +61,12 @@ void add_panel(const float* x, int64_t width, const float* gradients, int64_t ou
   }
 }
 
-// sums[out_c][ld], of the channels of the blocks first .. last, = part `part` of the rows.
+// sums[outputs][ld], of the channels of the blocks first .. last, = part `part` of the rows; dy begins with these outputs.
 void add_rows(const Geometry& g, const Cut& cut, int64_t part, int64_t first, int64_t last, const float* x,
-              const float* dy, float* sums, int64_t ld) {
+              const float* dy, int64_t outputs, float* sums, int64_t ld) {
   const int64_t blocks = last - first, channel = first * TILE_WIDTH;
   const int64_t width = std::min(g.in_c - channel, blocks * TILE_WIDTH);
-  float* panel = scratch(PANEL * (blocks * TILE_WIDTH + round_up(g.out_c, GRADIENTS)));
+  float* panel = scratch(PANEL * (blocks * TILE_WIDTH + round_up(outputs, GRADIENTS)));
   float* gradients = panel + PANEL * blocks * TILE_WIDTH;
   const int64_t rows = g.n * g.out_h, from = part_start(rows, part, cut.parts);
   const int64_t to = part_start(rows, part + 1, cut.parts), pixels = (to - from) * g.out_w;
@@ -74,14 +78,14 @@ void add_rows(const Geometry& g, const Cut& cut, int64_t part, int64_t first, in
     const float* in = x + (row * g.in_w + g.col_ranges->input) * g.in_c + channel;
     for (int64_t c = 0; c < g.out_w; c++, in += g.stride_w * g.in_c) {
       pack_pixel<TILE_WIDTH>(in, width, panel + count * TILE_WIDTH);
-      pack_pixel<GRADIENTS>(dy + (k * g.out_w + c) * g.out_pitch, g.out_c, gradients + count * GRADIENTS);
+      pack_pixel<GRADIENTS>(dy + (k * g.out_w + c) * g.out_pitch, outputs, gradients + count * GRADIENTS);
       if (++count < each) continue;
-      add_panel(panel, width, gradients, g.out_c, count, sums, ld, add);
+      add_panel(panel, width, gradients, outputs, count, sums, ld, add);
       count = 0;
       add = true;
     }
   }
-  if (count) add_panel(panel, width, gradients, g.out_c, count, sums, ld, add);
+  if (count) add_panel(panel, width, gradients, outputs, count, sums, ld, add);
 }
 
 }  // namespace
@@ -102,11 +106,14 @@ void wgrad_one_tap(const Geometry& g, const float* x, const float* dy, float* dw
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t job = 0; job < cut.parts * cut.shares; job++) {
-      const int64_t share = job / cut.parts, first = part_start(cut.blocks, share, cut.shares);
+    for (int64_t job = 0; job < cut.parts * cut.shares * cut.cuts; job++) {
+      const int64_t k = job / cut.cuts, share = k / cut.parts, first = part_start(cut.blocks, share, cut.shares);
       const int64_t last = part_start(cut.blocks, share + 1, cut.shares);
-      add_rows(g, cut, job % cut.parts, first, last, x, dy, sums + (direct ? first * TILE_WIDTH : job * each),
-               direct ? g.in_c : (last - first) * TILE_WIDTH);
+      const int64_t ld = direct ? g.in_c : (last - first) * TILE_WIDTH;
+      const int64_t from = part_start(g.out_c, job % cut.cuts, cut.cuts);
+      const int64_t to = part_start(g.out_c, job % cut.cuts + 1, cut.cuts);
+      add_rows(g, cut, k % cut.parts, first, last, x, dy + from, to - from,
+               sums + (direct ? first * TILE_WIDTH : k * each) + from * ld, ld);
     }
 #pragma omp for schedule(static)
     for (int64_t k = 0; k < (direct ? 0 : cut.shares * g.out_c); k++) {
