@@ -250,6 +250,14 @@ def masked_select(draw: Draw) -> Twin:
 
 
 @twin
+def resize(draw: Draw) -> Twin:
+    h, w, size = draw(some), draw(some), (draw(some), draw(some))
+    mode = draw(st.sampled_from(["bilinear", "bicubic"]))
+    return Twin(lambda x: ops.interpolate(x, size, mode=mode),
+                nchw(lambda t: F().interpolate(t, size, mode=mode)), [floats((2, h, w, 2), 1)])
+
+
+@twin
 def take_along_axis(draw: Draw) -> Twin:
     n, m = draw(some), draw(some)
     index = np.array([[draw(st.integers(0, n - 1)) for _ in range(m)] for _ in range(2)])

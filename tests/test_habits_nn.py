@@ -14,6 +14,7 @@ import alpha.nn.functional as F
 from alpha import checkpoint, nn, ops
 from alpha.errors import ArgumentError, ConfigError, DataError, ShapeError
 from alpha.gradcheck import assert_equal_at, gradcheck
+from alpha.op import observers
 from tests.op_checks import floats, integers, leaf, like_torch, refused
 
 torch = pytest.importorskip("torch")
@@ -54,6 +55,37 @@ def test_interpolate(h: int, w: int, c: int, oh: int, ow: int) -> None:
           nchw(lambda t: TF.interpolate(t, scale_factor=1.5, mode="bilinear")), shape)
     agree(lambda x: F.interpolate(x[0], ow, mode="linear"),
           lambda t: TF.interpolate(t[0].movedim(-1, 1), ow, mode="linear").movedim(1, -1), shape)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("shape, size", [((3, 9, 7, 70), (20, 5)), ((2, 16, 16, 3), (32, 40)),
+                                         ((1, 5, 6, 200), (1, 60))], ids=str)
+def test_resized_maps_of_floats(cpu_kernels: str, mode: str, shape: tuple, size: tuple) -> None:
+    """float32, which has a kernel, as float64; a map is read once along each axis, and never turned."""
+    results = []
+    for dtype in ("float64", "float32"):
+        called: list[str] = []
+        x = alpha.tensor(floats(shape, 1), dtype=dtype, requires_grad=True)
+        observers.append(lambda op, *_: called.append(op.name))  # noqa: B023
+        try:
+            y = F.interpolate(x, size, mode=mode)
+        finally:
+            observers.pop()
+        assert set(called) == {"mix_rows", "reshape"}
+        y.backward(alpha.tensor(floats(y.shape, 2), dtype=dtype))
+        results.append((y.detach().numpy(), x.grad.numpy()))
+    for expected, found in zip(*results):
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+
+
+def test_gradients_of_taken_rows_of_floats(cpu_kernels: str) -> None:
+    for rows, columns in ((7, 3), (2000, 40), (5, 100)):
+        index, g = np.random.default_rng(rows).integers(0, rows, 3000), floats((3000, columns), 1).astype(np.float32)
+        w = alpha.zeros((rows, columns), requires_grad=True)
+        F.embedding(alpha.tensor(index), w).backward(alpha.tensor(g))
+        expected = np.zeros((rows, columns))
+        np.add.at(expected, index, g)
+        np.testing.assert_allclose(w.grad.numpy(), expected, 1e-6, 1e-6)
 
 
 @given(h=st.integers(3, 6), w=st.integers(3, 6), widths=st.tuples(*[st.integers(0, 2)] * 4))

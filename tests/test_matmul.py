@@ -80,10 +80,12 @@ def test_large_products_of_batches(cpu_kernels: str, batches: tuple) -> None:
 
 
 # Sums of one panel and of several, columns of several panels, ends of vectors and of tiles, vectors, a matrix for all.
-@pytest.mark.parametrize("count, sizes", [(40, (65, 64, 65)), (96, (9, 32, 100)), (3, (130, 500, 70)), (2, (7, 9, 1100)),
-                                          (300, (1, 40, 90)), (300, (90, 40, 1)), (200, (3, 193, 17))], ids=str)
+@pytest.mark.parametrize("count, sizes", [(40, (65, 64, 65)), (96, (9, 32, 100)), (3, (130, 500, 70)),
+                                          (2, (7, 9, 1100)), (300, (1, 40, 90)), (300, (90, 40, 1)),
+                                          (200, (3, 193, 17))], ids=str)
 @pytest.mark.parametrize("alone", [None, 0, 1])
-def test_products_of_many_matrices(monkeypatch: pytest.MonkeyPatch, count: int, sizes: tuple, alone: int | None) -> None:
+def test_products_of_many_matrices(monkeypatch: pytest.MonkeyPatch, count: int, sizes: tuple,
+                                   alone: int | None) -> None:
     if native.library() is None:
         pytest.skip("there are no compiled CPU kernels here")
     m, inner, n = sizes

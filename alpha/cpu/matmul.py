@@ -66,8 +66,26 @@ def _products(a: Array, b: Array, m: int, n: int, transpose_a: bool, transpose_b
     pair = [x if prod(x.shape[:-2]) in (1, prod(batch)) else np.ascontiguousarray(
         np.broadcast_to(x, batch + x.shape[-2:])) for x in (a, b)]
     left, right = (x.reshape(prod(x.shape[:-2]), *x.shape[-2:]) for x in pair)
-    native.matrix_products(left, right, y.reshape(prod(batch), m, n), transpose_a=transpose_a, transpose_b=transpose_b)
+    if len(left) == len(right) == 1:
+        _product(left[0], right[0], y, m, n, transpose_a, transpose_b)
+    elif n == 1:    # the vector is one row, that meets the rows of a
+        right = right.reshape(len(right), 1, right[0].size)
+        native.matrix_products(right, left, y.reshape(prod(batch), 1, m), transpose_a=False,
+                               transpose_b=not transpose_a)
+    else:
+        native.matrix_products(left, right, y.reshape(prod(batch), m, n), transpose_a=transpose_a,
+                               transpose_b=transpose_b)
     return y
+
+
+def _product(a: Array, b: Array, y: Array, m: int, n: int, transpose_a: bool, transpose_b: bool) -> None:
+    """Makes one product, of which one operand may be transposed: one of the three passes of a linear layer."""
+    if transpose_a:
+        native.conv_wgrad(native.linear_desc(len(a), n, m), b, a, y)
+    elif transpose_b:
+        native.conv_fprop(native.linear_desc(m, a.shape[1], n), a, b, y)
+    else:
+        native.conv_dgrad(native.linear_desc(m, n, a.shape[1]), a, b, y)
 
 
 def _skips_rows(rows: Array, strict: bool) -> bool:

@@ -71,7 +71,7 @@ SIGNATURES = {
     "max_pool_fwd": "p ppp", "max_pool_relu": "p pp", "max_pool_bwd": "p ppp", "pool_scatter": "ppp llll -> l",
     "avg_pool_fwd": "p pp i", "avg_pool_bwd": "p pp i",
     "cross_entropy_fwd": "pp pp ll dl -> l", "cross_entropy_bwd": "pl ppp p ll ddl -> l",
-    "copy_box": "ppp i", "concat_rows": "pp l p l",
+    "copy_box": "ppp i", "concat_rows": "pp l p l", "mix_rows": "ppppp lllll",
     "pointwise": "pp pppp p",
     "sum_of_squares": "ppl -> d",
     "sgd_step": "ppp pl ffff ii",
@@ -231,17 +231,8 @@ def linear_fwd(x: Array, w: Array, y: Array, bias: Array | None = None, relu: bo
 def matrix_products(a: Array, b: Array, y: Array, *, transpose_a: bool, transpose_b: bool) -> None:
     """y[k] = a[k] @ b[k], of which one may be transposed, for a (K, ., .) or (1, ., .), b likewise, y (K, ., .)."""
     (m, n), inner = y.shape[1:], a.shape[1 if transpose_a else 2]
-    if len(y) > 1:
-        if n == 1:  # the vector is one row, that meets the rows of a
-            a, b, m, n, transpose_a, transpose_b = b, a, 1, m, False, not transpose_a
-        steps = m * inner * (len(a) > 1), inner * n * (len(b) > 1)
-        _lib.matrix_products(ptr(a), ptr(b), ptr(y), *steps, len(y), m, n, inner, 2 if transpose_a else not transpose_b)
-    elif transpose_a:
-        conv_wgrad(linear_desc(inner, n, m), b, a, y)
-    elif transpose_b:
-        conv_fprop(linear_desc(m, inner, n), a, b, y)
-    else:
-        conv_dgrad(linear_desc(m, n, inner), a, b, y)
+    _lib.matrix_products(ptr(a), ptr(b), ptr(y), m * inner * (len(a) > 1), inner * n * (len(b) > 1), len(y), m, n,
+                         inner, 2 if transpose_a else not transpose_b)
 
 
 def batch_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array, *,

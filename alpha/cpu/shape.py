@@ -166,11 +166,37 @@ def take_grad_cpu(g: Array, index: Array, *, rows: int) -> Array:
     if g.size:
         order = np.argsort(index, axis=None, kind="stable")
         taken = index.reshape(-1)[order]
+        if native.usable(g):
+            starts = np.searchsorted(taken, np.arange(rows + 1))
+            _mixed(g, starts, order, None, out, 1, index.size, 0)
+            return out
         first = np.flatnonzero(np.append(True, taken[1:] != taken[:-1]))  # of each row
         g = g.reshape(index.size, *out.shape[1:])[order]
         with np.errstate(all="ignore"):
             out[taken[first]] = np.add.reduceat(g, first, axis=0, dtype=np.float64)
     return out
+
+
+def _mixed(x: Array, starts: Array | None, index: Array, weights: Array | None, y: Array, outer: int, rows: int,
+           terms: int) -> None:
+    """Calls the kernel of kernels/mix.cpp, of one outer index if there are starts."""
+    count = y.shape[0 if starts is not None else 1]
+    native.loaded().mix_rows(native.ptr(x), native.ptr(starts), native.ptr(index), native.ptr(weights), native.ptr(y),
+                             outer, rows, count, terms, y.size // (outer * count))
+
+
+@index_ops.mix_rows.impl("cpu")
+def mix_rows_cpu(x: Array, index: Array, weights: Array, back_index: Array, back_weights: Array) -> Array:
+    _check_range("mix_rows", index, x.shape[1])
+    y = empty((len(x), len(index), x.shape[2]), x.dtype)
+    if y.size and native.usable(x, weights):
+        _mixed(x, None, index, weights, y, len(x), x.shape[1], index.shape[1])
+        return y
+    y.fill(0)
+    for rows, weight in zip(index.T, weights.T):
+        read = weight.nonzero()[0]
+        y[:, read] += x[:, rows[read]] * weight[read, None]
+    return y
 
 
 @index_ops.argsort_rows.impl("cpu")

@@ -246,6 +246,39 @@ def one_hot(labels: Tensor, classes: int = -1) -> Tensor:
                 "int64")
 
 
+# ---- neighbours ------------------------------------------------------------------------------------------------------
+
+
+@op
+class mix_rows:
+    """y[o, i, c] = sum over t of weights[i, t] * x[o, index[i, t], c]: what a CPU resizes maps with.
+
+    Args:
+        x: shape (outer, rows, inner); float.
+        index: shape (count, terms), int64, from 0 to rows - 1.
+        weights: of the shape of index; what has 0 is not read.
+        back_index, back_weights: those of the gradient of x, which is a sum of the same kind: shape (rows, terms).
+    Returns:
+        y of shape (outer, count, inner).
+    Raises:
+        ShapeError: x has not three axes, or the tables do not fit it.
+    """
+
+    args, saves = "x index weights back_index back_weights", "index weights back_index back_weights"
+    mixed = "index back_index"
+
+    def shape(x, index, weights, back_index, back_weights):
+        if x.ndim != 3 or index.shape != weights.shape or back_index.shape != back_weights.shape or not (
+                index.ndim == back_index.ndim == 2 and back_index.shape[0] == x.shape[1]):
+            raise ShapeError(message("mix_rows", f"x has shape {x.shape}, the tables {index.shape}, {weights.shape}, "
+                                     f"{back_index.shape} and {back_weights.shape}", "pass (outer, rows, inner), twice "
+                                     "(count, terms) and twice (rows, terms)"))
+        return (x.shape[0], index.shape[0], x.shape[2])
+
+    def vjp_x(g, s):
+        return mix_rows(g, s.back_index, s.back_weights, s.index, s.weights)
+
+
 # ---- order -----------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ Maps are (N, H, W, C), or (N, L, C) where one axis is meant: the axes between th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import floor, prod
 from typing import Any
 
@@ -19,7 +20,7 @@ from alpha.inputs.kinds import Channels, Finite, Padding, PadMode, Pair, ResizeM
 from alpha.inputs.sizes import check_host
 from alpha.ops import shape as moves
 from alpha.ops.elementwise import where
-from alpha.ops.index import index_select
+from alpha.ops.index import index_select, mix_rows
 from alpha.ops.pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pool_gather
 from alpha.ops.reduce import Shape, accumulation_dtype, argmax
 from alpha.ops.shape import permute, reshape, stack, take
@@ -166,7 +167,24 @@ def _repeated(x: Tensor, axis: int, length: int, places: np.ndarray) -> Tensor:
 
 def _mixed(x: Tensor, axis: int, length: int, apart: float, mode: str, align_corners: bool) -> Tensor:
     """Returns weighted sums of neighbours along an axis: two, or four with the cubic of a = -0.75."""
-    n, k = x.shape[axis], np.arange(length)
+    n = x.shape[axis]
+    if x.device == "cpu":
+        tables = [tensor(t, "int64" if t.dtype == np.int64 else x.dtype)
+                  for t in _both_ways(n, length, apart, mode, align_corners)]
+        y = mix_rows(reshape(x, (prod(x.shape[:axis]), n, prod(x.shape[axis + 1:]))), *tables)
+        return reshape(y, (*x.shape[:axis], length, *x.shape[axis + 1:]))
+    places, weights = _neighbours(n, length, apart, mode, align_corners)
+    column = [length if j == axis else 1 for j in range(x.ndim)]
+    y = None
+    for place, weight in zip(places.T, weights.T):
+        part = index_select(x, axis, place) * tensor(weight.reshape(column), x.dtype, x.device)
+        y = part if y is None else y + part
+    return y
+
+
+def _neighbours(n: int, length: int, apart: float, mode: str, align_corners: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which rows of n each of `length` rows is made of, and with what weights: (length, terms)."""
+    k = np.arange(length)
     at = k * ((n - 1) / (length - 1) if length > 1 else 0.0) if align_corners else (k + 0.5) * apart - 0.5
     if mode != "bicubic":
         at = np.maximum(at, 0.0)
@@ -177,15 +195,22 @@ def _mixed(x: Tensor, axis: int, length: int, apart: float, mode: str, align_cor
         steps = range(-1, 3)
     else:
         weights, steps = [1 - t, t], range(2)
-    column = [length if j == axis else 1 for j in range(x.ndim)]
-    y = None
-    for step, weight in zip(steps, weights):
-        if not weight.any():
-            continue
-        part = index_select(x, axis, np.clip(low + step, 0, n - 1).astype(np.int64))
-        part = part * tensor(weight.reshape(column), x.dtype, x.device)
-        y = part if y is None else y + part
-    return x if y is None else y
+    taken = [j for j, weight in enumerate(weights) if weight.any()]
+    return (np.stack([np.clip(low + steps[j], 0, n - 1).astype(np.int64) for j in taken], 1),
+            np.stack([weights[j] for j in taken], 1))
+
+
+@lru_cache(maxsize=64)
+def _both_ways(n: int, *settings: Any) -> tuple[np.ndarray, ...]:
+    """Returns _neighbours, and the same for the gradient of x: which of y's rows each of n goes into."""
+    places, weights = _neighbours(n, *settings)
+    order = places.ravel().argsort(kind="stable")   # by the row that is read
+    rows = places.ravel()[order]
+    counts = np.bincount(rows, minlength=n)
+    slots = np.arange(rows.size) - (counts.cumsum() - counts)[rows]
+    back, back_weights = np.zeros((n, counts.max()), np.int64), np.zeros((n, counts.max()))
+    back[rows, slots], back_weights[rows, slots] = order // places.shape[1], weights.ravel()[order]
+    return places, weights, back, back_weights
 
 
 def _cubic(t: np.ndarray, outer: bool) -> np.ndarray:

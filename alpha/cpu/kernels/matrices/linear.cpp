@@ -3,7 +3,7 @@
 // Zeros:   none to skip.  Requires: a 1x1 filter on 1x1 maps.
 // Tile:    up to 4 rows of x by up to 3 rows of w; LANES partial sums each, which are added up in double every CHUNK
 //          products, in a fixed order.
-#include "conv.hpp"
+#include "../conv.hpp"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "winograd/product.hpp"
+#include "product.hpp"
 
 namespace {
 

@@ -3,7 +3,7 @@
 // Tile:    DEPTH rows of b are packed at a time, [block of TILE_WIDTH columns][row][column], and stay in the second-level
 //          cache while tiles of product.cpp meet them. Sums over DEPTH rows start at 0 and are added in order.
 // Threads: a job is a matrix, or part of its rows where there are few: no sum is cut.
-#include "winograd/product.hpp"
+#include "../winograd/product.hpp"
 
 namespace {
 
