@@ -78,6 +78,22 @@ def test_resized_maps_of_floats(cpu_kernels: str, mode: str, shape: tuple, size:
         np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("corners", [False, True])
+def test_resized_maps_keep_what_is_not_a_number(cpu_kernels: str, mode: str, corners: bool) -> None:
+    """In neighbours whose weight is 0, too, as in PyTorch; but no term is made up for it in a gradient."""
+    a, size = floats((2, 8, 5, 3), 1).astype(np.float32), (15, 5)
+    a[0, 3, 2, 1], a[1, 0, 0, 0] = np.nan, np.inf
+    x, t = alpha.tensor(a, requires_grad=True), torch.tensor(a.transpose(0, 3, 1, 2).copy(), requires_grad=True)
+    y = F.interpolate(x, size, mode=mode, align_corners=corners)
+    expected = TF.interpolate(t, size, mode=mode, align_corners=corners)
+    g = floats(y.shape, 2).astype(np.float32)
+    g[0, 1, 1, 2] = np.nan
+    y.backward(alpha.tensor(g)), expected.backward(torch.tensor(g.transpose(0, 3, 1, 2).copy()))
+    for found, of in ((y, expected), (x.grad, t.grad)):
+        np.testing.assert_allclose(found.detach().numpy(), of.detach().numpy().transpose(0, 2, 3, 1), 1e-4, 1e-5)
+
+
 def test_gradients_of_taken_rows_of_floats(cpu_kernels: str) -> None:
     for rows, columns in ((7, 3), (2000, 40), (5, 100)):
         index, g = np.random.default_rng(rows).integers(0, rows, 3000), floats((3000, columns), 1).astype(np.float32)

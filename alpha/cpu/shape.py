@@ -187,15 +187,16 @@ def _mixed(x: Array, starts: Array | None, index: Array, weights: Array | None, 
 
 @index_ops.mix_rows.impl("cpu")
 def mix_rows_cpu(x: Array, index: Array, weights: Array, back_index: Array, back_weights: Array) -> Array:
-    _check_range("mix_rows", index, x.shape[1])
+    _check_range("mix_rows", np.maximum(index, 0), x.shape[1])
     y = empty((len(x), len(index), x.shape[2]), x.dtype)
     if y.size and native.usable(x, weights):
         _mixed(x, None, index, weights, y, len(x), x.shape[1], index.shape[1])
         return y
     y.fill(0)
-    for rows, weight in zip(index.T, weights.T):
-        read = weight.nonzero()[0]
-        y[:, read] += x[:, rows[read]] * weight[read, None]
+    with np.errstate(all="ignore"):
+        for rows, weight in zip(index.T, weights.T):
+            read = (rows >= 0).nonzero()[0]
+            y[:, read] += x[:, rows[read]] * weight[read, None]
     return y
 
 

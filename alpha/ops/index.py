@@ -255,8 +255,8 @@ class mix_rows:
 
     Args:
         x: shape (outer, rows, inner); float.
-        index: shape (count, terms), int64, from 0 to rows - 1.
-        weights: of the shape of index; what has 0 is not read.
+        index: shape (count, terms), int64, up to rows - 1; a negative one is no term.
+        weights: of the shape of index.
         back_index, back_weights: those of the gradient of x, which is a sum of the same kind: shape (rows, terms).
     Returns:
         y of shape (outer, count, inner).

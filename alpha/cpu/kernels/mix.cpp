@@ -1,7 +1,7 @@
 // What:    y[o, i, c] = sum over t of weights[i, t] * x[o, index[i, t], c]: rows of maps that are resized, and, with weights
 //          of 1 and as many terms as there are, the gradient of rows that were taken
 // Layout:  x (outer, rows, inner), y (outer, count, inner), tables (count, terms); or terms of i from starts[i] on.
-// Zeros:   what has a weight of 0 is not read.
+// Zeros:   where an index is negative nothing is read; what has a weight of 0 is, as a NaN stays one.
 // Sums:    of taken rows, which may be many, in double.   Threads: rows of y.
 #include "functions.hpp"
 
@@ -16,7 +16,7 @@ INLINE void mix(const float* x, const int64_t* index, const float* weights, int6
                 int64_t left) {
   vfloat sums[UNITS] = {};
   for (int64_t t = 0; t < terms; t++) {
-    if (weights[t] == 0) continue;
+    if (index[t] < 0) continue;
     const float* from = x + index[t] * inner;
     const vfloat weight = broadcast(weights[t]);
     UNROLL for (int k = 0; k < UNITS; k++)

@@ -208,7 +208,7 @@ def _both_ways(n: int, *settings: Any) -> tuple[np.ndarray, ...]:
     rows = places.ravel()[order]
     counts = np.bincount(rows, minlength=n)
     slots = np.arange(rows.size) - (counts.cumsum() - counts)[rows]
-    back, back_weights = np.zeros((n, counts.max()), np.int64), np.zeros((n, counts.max()))
+    back, back_weights = np.full((n, counts.max()), -1), np.zeros((n, counts.max()))
     back[rows, slots], back_weights[rows, slots] = order // places.shape[1], weights.ravel()[order]
     return places, weights, back, back_weights
 
