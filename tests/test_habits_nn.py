@@ -82,7 +82,7 @@ def test_resized_maps_of_floats(cpu_kernels: str, mode: str, shape: tuple, size:
 @pytest.mark.parametrize("corners", [False, True])
 def test_resized_maps_keep_what_is_not_a_number(cpu_kernels: str, mode: str, corners: bool) -> None:
     """In neighbours whose weight is 0, too, as in PyTorch; but no term is made up for it in a gradient."""
-    a, size = floats((2, 8, 5, 3), 1).astype(np.float32), (15, 5)
+    a, size = floats((2, 8, 5, 3), 1).astype(np.float32), (15, 9)
     a[0, 3, 2, 1], a[1, 0, 0, 0] = np.nan, np.inf
     x, t = alpha.tensor(a, requires_grad=True), torch.tensor(a.transpose(0, 3, 1, 2).copy(), requires_grad=True)
     y = F.interpolate(x, size, mode=mode, align_corners=corners)
