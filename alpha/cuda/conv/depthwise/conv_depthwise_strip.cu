@@ -183,7 +183,7 @@ INLINE void wgrad_strip(const StripWgrad &t, const Box &x, const Box &g, const P
   constexpr int S = STRIDE, N = WGRAD_V, LINES = reach<false>(Q), COLUMNS = reach<false>(P);
   const int wide = t.cut.lanes * N;
   const int line = x.top + at.down * S, limit = max(0, min(x.top + x.lines, t.map.height));
-  const int lines = min(g.lines, t.cut.height - g.top) - at.down;
+  const int lines = min(g.lines, t.cut.height - g.top) - at.down, columns = t.cut.width - g.left - at.right;
   const T *in = x_tile + ((at.image * x.lines + at.down * S) * x.columns + at.right * S) * wide;
   const T *dy_in = g_tile + ((at.image * g.lines + at.down) * g.columns + at.right) * wide;
   float dy[Q][P][N] = {};
@@ -194,7 +194,7 @@ INLINE void wgrad_strip(const StripWgrad &t, const Box &x, const Box &g, const P
     floats(now, in + l * x.columns * wide, wide);
     UNROLL for (int k = 0; k < Q * COLUMNS * P; k++) {
       const int i = k / (COLUMNS * P), j = k / P % COLUMNS, u = k % P, fh = l - S * i, fw = j - S * u;
-      if (fh < 0 || fh >= F || fw < 0 || fw >= F) continue;
+      if (fh < 0 || fh >= F || fw < 0 || fw >= F || i >= lines || u >= columns) continue;  // no 0 * infinity
       UNROLL for (int e = 0; e < N; e++) sum[fh * F + fw][e] = fmaf(now[j][e], dy[i][u][e], sum[fh * F + fw][e]);
     }
   }
