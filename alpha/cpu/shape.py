@@ -162,14 +162,13 @@ def take_cpu(x: Array, index: Array) -> Array:
 def take_grad_cpu(g: Array, index: Array, *, rows: int) -> Array:
     _check_range("take_grad", index, rows)
     out = empty((rows, *g.shape[index.ndim:]), g.dtype)
+    order = np.argsort(index, axis=None, kind="stable")
+    taken = index.reshape(-1)[order]
+    if g.size and native.usable(g):
+        _mixed(g, np.searchsorted(taken, np.arange(rows + 1)), order, None, out, 1, index.size, 0)
+        return out
     out.fill(0)
     if g.size:
-        order = np.argsort(index, axis=None, kind="stable")
-        taken = index.reshape(-1)[order]
-        if native.usable(g):
-            starts = np.searchsorted(taken, np.arange(rows + 1))
-            _mixed(g, starts, order, None, out, 1, index.size, 0)
-            return out
         first = np.flatnonzero(np.append(True, taken[1:] != taken[:-1]))  # of each row
         g = g.reshape(index.size, *out.shape[1:])[order]
         with np.errstate(all="ignore"):
