@@ -128,7 +128,8 @@ def test_with_the_candidates_there_are_steps_take_at_most_a_hundredth_longer():
     assert len(rows) > 10 and all(row["pruned"] <= 1.01 for row in rows)
 
 
-DEPTHWISE = read(RESULTS / "h200" / "depthwise.jsonl")
+DEPTHWISE = [row for row in latest(read(RESULTS / "h200" / "depthwise.jsonl"), ("dtype", "hw", "c", "f", "stride", "pass"))
+             if row["dtype"] == "bfloat16" and row["f"] == 3]   # what the constants are of
 
 
 @pytest.mark.parametrize("pass_name", planner.PASSES)
@@ -143,5 +144,5 @@ def test_depthwise_strips_take_what_they_were_estimated_to(pass_name: str, monke
                       groups=row["c"]).desc
         name = f"depthwise_strip_{pass_name} {row['dtype']}"
         ratios.append(row["us"]["alpha"] / estimates(desc, pass_name, [name])[name])
-    assert len(ratios) == 5 and all(1 / 1.6 < r < 1.6 for r in ratios), ratios
+    assert len(ratios) >= 5 and all(1 / 1.6 < r < 1.6 for r in ratios), ratios
     assert 1 / 1.1 < statistics.geometric_mean(ratios) < 1.1, ratios
