@@ -128,7 +128,8 @@ def test_with_the_candidates_there_are_steps_take_at_most_a_hundredth_longer():
     assert len(rows) > 10 and all(row["pruned"] <= 1.01 for row in rows)
 
 
-DEPTHWISE = [row for row in latest(read(RESULTS / "h200" / "depthwise.jsonl"), ("dtype", "hw", "c", "f", "stride", "pass"))
+DEPTHWISE = [row for row in latest(read(RESULTS / "h200" / "depthwise.jsonl"), ("dtype", "hw", "c", "f", "stride",
+                                                                                "pass"))
              if row["dtype"] == "bfloat16" and row["f"] == 3]   # what the constants are of
 
 
