@@ -16,7 +16,7 @@ struct EmuFiberStacks {
 
 struct EmuLaunch {
   unsigned grid[3], block[3], cluster[3], dynamic_shared;
-  char* arguments; /* packed, each at its natural alignment, the first at a multiple of 64 */
+  char* arguments; /* packed, each at its natural alignment, at a multiple of 128, with room for 128 more */
   const char* arena;
   size_t arena_bytes; /* device memory, and what of it is allocated (see EMU_GRANULE) */
   const uint8_t* granules;

@@ -144,13 +144,15 @@ void call_with(void** p, std::index_sequence<Index...>) {
   Entry(*(Args*)p[Index]...);
 }
 // Arguments begin at 0x210 of a bank. Where the first has an alignment of 128 bytes, ptxas moves all: it has it there.
+constexpr size_t BANK = 0x210 % 128;
+template <class... Args>
+constexpr size_t moved = std::max({size_t(1), alignof(Args)...}) > 64 ? 128 - BANK : 0;
 template <class... Args, class Function>
 constexpr size_t each_argument(Function f) {  // f(index, offset, bytes); returns the bytes of all
-  const size_t moved = std::max({size_t(1), alignof(Args)...}) > 64 ? 128 - 0x210 % 128 : 0;
   size_t at = 0, i = 0;
-  ((at = (at + alignof(Args) - 1) / alignof(Args) * alignof(Args), f(i++, moved + at, sizeof(Args)), at += sizeof(Args)),
-   ...);
-  return moved + at;
+  ((at = (at + alignof(Args) - 1) / alignof(Args) * alignof(Args), f(i++, moved<Args...> + at, sizeof(Args)),
+    at += sizeof(Args)), ...);
+  return moved<Args...> + at;
 }
 template <auto Entry, class... Args>
 struct Launcher {
@@ -160,6 +162,10 @@ struct Launcher {
     each_argument<Args...>([=](size_t i, size_t at, size_t n) { memcpy(to + at, params[i], n); });
   }
   static int launch(EmuLaunch* l) {
+    if (moved<Args...>) {
+      memmove(l->arguments + BANK, l->arguments, each_argument<Args...>([](size_t, size_t, size_t) {}));
+      l->arguments += BANK;
+    }
     each_argument<Args...>([=](size_t i, size_t at, size_t) { engine.args[i] = l->arguments + at; });
     return emu::launch(l, name, call);
   }

@@ -164,8 +164,7 @@ static std::string cluster_refusal(const Launch& l) {  // and why it would not t
 static int run(const Launch& l) {
   LOCKED;
   Function* f = l.function;
-  alignas(128) char bank[EMU_ARGUMENTS + 0x210 % 128];
-  char* const arguments = bank + 0x210 % 128;  // they begin there: see each_argument
+  alignas(128) char arguments[EMU_ARGUMENTS + 128];
   memcpy(arguments, l.arguments.data(), l.arguments.size());
   EmuLaunch e{};
   memcpy(e.grid, l.grid, sizeof e.grid);

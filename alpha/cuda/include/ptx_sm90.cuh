@@ -81,9 +81,9 @@ INLINE void mbarrier_wait(uint64_t* bar, int parity) {  // until the phase of th
 // tma_load_1d ... _5d(dst, map, x, ..., bar): the tile's bytes arrive at bar
 // tma_store_1d ... _5d(map, src, x, ...)
 // tma_load_1d ... _5d(dst, map, x, ..., bar, policy), tma_store_1d ... _5d(map, src, x, ..., policy): with L2's policy
-// Maps of a launch, one behind the other (runtime/tensor_map.py): an argument, whose maps may be used at once; or, where
-// that has no room for them, `more`, in device memory. It has to be the first argument, which the host puts where ptxas
-// has it for this alignment: 112 bytes further on.
+// Maps of a launch, one behind the other (runtime/tensor_map.py): an argument, whose maps may be used at once; or,
+// where that has no room for them, `more`, in device memory. It has to be the first argument, which the host puts where
+// ptxas has it for this alignment: 112 bytes further on.
 struct alignas(128) TensorMaps { CUtensorMap few[4]; };
 INLINE const CUtensorMap *maps_of(const TensorMaps &maps, const CUtensorMap *more) { return more ? more : maps.few; }
 constexpr uint64_t L2_NORMAL = 0x1000000000000000, L2_EVICT_FIRST = 0x12f0000000000000;  // as createpolicy makes them
