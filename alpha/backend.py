@@ -91,6 +91,10 @@ class Backend(Protocol):
         and outlives it.
         """
 
+    def progress(self, x: Array) -> str | None:
+        """Returns a text that is another one once x has been written, or brought to another form; None for an array
+        that always has elements."""
+
     def write_as(self, x: Array, form: str) -> None:
         """Has x brought to that form, if it has not come further yet; "" leaves it as it is."""
 
@@ -127,6 +131,10 @@ class Backend(Protocol):
     def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array],
                forget: Callable[[], None]) -> Any:
         """Returns what `function` does to arrays like `inputs`: alpha.cuda.runtime.recording.Recording."""
+
+    def recorder(self) -> Any:
+        """Returns what orders the calls of a function that is recorded, alpha.cuda.runtime.recording.Recorder; None
+        while nothing is recorded."""
 
     def step_numbers(self, numbers: tuple[float, ...]) -> AbstractContextManager[Array]:
         """For a block of a function that is recorded: steps of optimizers read their numbers in the array given.

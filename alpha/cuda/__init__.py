@@ -90,6 +90,9 @@ class CudaBackend:
     def form(self, x: Array) -> list[str] | None:
         return lazy.form_of(x)
 
+    def progress(self, x: Array) -> str | None:
+        return lazy.progress(x)
+
     def write_as(self, x: Array, form: str) -> None:
         lazy.write_as(x, form)
 
@@ -125,6 +128,9 @@ class CudaBackend:
     def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array],
                forget: Callable[[], None]) -> Recording:
         return Recording(function, inputs, forget)
+
+    def recorder(self) -> Any:
+        return memory.recorder
 
     def step_numbers(self, numbers: tuple[float, ...]) -> AbstractContextManager[Array]:
         return memory.recorder.step_numbers(numbers)  # type: ignore[no-any-return]

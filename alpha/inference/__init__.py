@@ -21,8 +21,8 @@ from alpha.capture import capture
 from alpha.config import config
 from alpha.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import grad_enabled, no_grad
+from alpha.inference.branches import Replay
 from alpha.inference.passes import improve, layer
-from alpha.inference.program import Program, evaluate
 from alpha.inference.report import MIB, Report
 from alpha.inference.trace import WHERE, examples_of, trace
 from alpha.inputs.arguments import bound
@@ -157,7 +157,7 @@ class Runner:
         return CpuPlan(self.program)
 
     def _capture(self) -> Any:
-        run = capture(_replayer(self.program))  # constants are no state: what kernels read for them is made once
+        run = capture(Replay(self.program))  # constants are no state: what kernels read for them is made once
         for _ in range(2):      # capture records the third call
             run(*self.examples)
         return run
@@ -200,17 +200,6 @@ class Runner:
             facts.append(("buffers", f"{plan.nbytes / MIB:.2f} MiB, {apart}"))
             facts.append(("prepared weights", f"{plan.packed_nbytes / MIB:.2f} MiB"))
         return Report(title, self.program.notes, launches, facts)
-
-
-def _replayer(program: Program) -> Any:
-    """Returns a function that does what a program says, call by call."""
-    def replay(*inputs: Tensor) -> tuple[Tensor, ...]:
-        arrays: dict[Any, Any] = dict(zip(program.inputs, [x.array for x in inputs]))
-        for call in program.calls:
-            evaluate(call, arrays, program.device)
-        return tuple(Tensor(arrays[v] if v.constant is None else v.constant.array, v.shape, v.dtype, program.device)
-                     for v in program.outputs)
-    return replay
 
 
 def _distance(results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:

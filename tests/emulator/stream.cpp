@@ -1,11 +1,18 @@
 // Streams, events and graphs of the emulated driver: everything is finished when its call returns, so order is all that
-// there is, except while a stream is captured: then its work is recorded, and each launch of the graph does it.
+// there is, except while a stream is captured: then its work is recorded, and each launch of the graph does it. Of nodes
+// that need not follow each other the one that was recorded last comes first: a dependency that is missing shows.
 #include "driver.hpp"
 #include <algorithm>
 #include <vector>
 
+using Nodes = std::vector<void*>;  // a node's handle is its number, from 1 on
+struct Node {
+  Work work;
+  Nodes after;
+};
 struct Graph {
-  std::vector<Work> nodes;
+  std::vector<Node> nodes;
+  Nodes tips;  // what the next node comes after
 };
 enum { GLOBAL, THREAD_LOCAL, RELAXED };  // which calls beside the captured stream invalidate a capture
 struct Stream {
@@ -47,7 +54,9 @@ int submit(void* handle, Work work) {
   }
   if (!s->capture) return work();
   if (s->invalid) return error(CAPTURE_INVALIDATED, "the capture of this stream is invalid");
-  s->capture->nodes.push_back(std::move(work));
+  Graph& g = *s->capture;
+  g.nodes.push_back({std::move(work), std::move(g.tips)});
+  g.tips = {(void*)g.nodes.size()};
   return OK;
 }
 
@@ -156,6 +165,30 @@ int cuStreamIsCapturing(void* handle, int* status) {  // 0: no, 1: yes, 2: yes, 
   return OK;
 }
 
+int cuStreamGetCaptureInfo_v2(void* handle, int* status, unsigned long long* id, Graph** graph, void*** nodes, size_t* n) {
+  const Stream* s = stream_of(handle);
+  cuStreamIsCapturing(handle, status);
+  if (*status != 1) return OK;
+  if (id) *id = (size_t)s->capture;
+  if (graph) *graph = s->capture;
+  if (nodes) *nodes = s->capture->tips.data();
+  if (n) *n = s->capture->tips.size();
+  return OK;
+}
+int cuStreamUpdateCaptureDependencies(void* handle, void** nodes, size_t n, unsigned flags) {
+  Stream* s = stream_of(handle);
+  if (!s || !s->capture || s->invalid) return error(ILLEGAL_STATE, "this stream is not being captured");
+  if (flags > 1) return error(INVALID_VALUE, "there are no such flags for dependencies: " + std::to_string(flags));
+  Graph& g = *s->capture;
+  const Nodes given(nodes, nodes + n);
+  for (void* node : given)
+    if (!node || (size_t)node > g.nodes.size()) return error(INVALID_VALUE, "the graph has no such node");
+  if (flags == 1) g.tips.clear();  // CU_STREAM_SET_CAPTURE_DEPENDENCIES; 0 adds
+  for (void* node : given)
+    if (std::find(g.tips.begin(), g.tips.end(), node) == g.tips.end()) g.tips.push_back(node);
+  return OK;
+}
+
 // ---- graphs
 int cuGraphGetNodes(const Graph* g, void** nodes, size_t* n) {  // their number; nodes have no handles here
   *n = g->nodes.size();
@@ -167,9 +200,15 @@ int cuGraphInstantiateWithFlags(Graph** executable, const Graph* g, unsigned lon
   return refused;
 }
 int cuGraphUpload(Graph*, void*) { return OK; }
-static int run(const std::vector<Work>& nodes) {
-  for (const Work& node : nodes)
-    if (const int failed = node()) return failed;
+static int run(const std::vector<Node>& nodes) {
+  std::vector<bool> done(nodes.size());
+  const auto is_done = [&](void* node) { return done[(size_t)node - 1]; };
+  for (size_t left = nodes.size(); left; left--) {
+    size_t next = nodes.size();
+    while (done[--next] || !std::all_of(nodes[next].after.begin(), nodes[next].after.end(), is_done));
+    if (const int failed = nodes[next].work()) return failed;
+    done[next] = true;
+  }
   return OK;
 }
 int cuGraphLaunch(const Graph* executable, void* stream) {

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.memory import Array, counters, empty
 from alpha.ops.conv_desc import ceil_div
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -90,9 +90,8 @@ class Partial:
     """Where the slices of a launch meet: slots for their sums, and counters of those that have come."""
 
     def __init__(self, slots: int, tile_floats: int) -> None:
-        self.floats = slots * tile_floats
-        self.arrived = upload(np.zeros(slots, np.int32)) if slots else None  # a launch leaves it as it finds it
+        self.slots, self.floats = slots, slots * tile_floats
 
     def arguments(self) -> tuple[Array | None, Array | None]:
         """Returns what a launch takes for `Workspace`; the slots come from the pool, for this launch."""
-        return (empty((self.floats,), "float32"), self.arrived) if self.floats else (None, None)
+        return (empty((self.floats,), "float32"), counters(self.slots)) if self.floats else (None, None)

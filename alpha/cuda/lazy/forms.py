@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from typing import Any
 
 from alpha.cuda.lazy.deferred import Deferred
 from alpha.cuda.runtime.memory import Array
@@ -11,6 +12,14 @@ from alpha.cuda.runtime.memory import Array
 def form_of(x: Array) -> list[str] | None:
     """Returns a list of one text, see Backend.form; None for an array that always has elements."""
     return x.derived.form if x.__class__ is Deferred else None  # type: ignore[union-attr]
+
+
+def progress(x: Array) -> str | None:
+    """As Backend.progress."""
+    if x.__class__ is not Deferred:
+        return None
+    contents: Any = x.derived
+    return contents.form[0] if contents.form else "elements" if contents.value.written is not None else ""
 
 
 def write_as(x: Array, form: str) -> None:

@@ -84,7 +84,7 @@ class Arena:
         self._lives: list[Life] = []  # of all pieces so far
         # A finalizer may run while the lock is held: it leaves word here, of start, size and number.
         self._freed: deque[tuple[int, int, int]] = deque()
-        self._lock, self._closed = threading.Lock(), False
+        self._lock, self._closed, self._keeps = threading.Lock(), False, False
         self._location = _Location(DEVICE, context.index)
         self._properties = _Properties(PINNED, 0, self._location)
         grain, begin = ctypes.c_size_t(), ctypes.c_ulonglong()
@@ -125,6 +125,12 @@ class Arena:
         worth = self.managed_bytes - nbytes >= WORTH
         return [(life.size, place) for life, place in zip(self._lives, places)] if worth else []
 
+    def keep(self, keeps: bool) -> None:
+        """Has pieces that are freed serve nobody as long as it keeps them."""
+        with self._lock:
+            self._keeps = keeps
+            self._join_freed()
+
     def give_back(self, piece: Piece) -> None:
         """Takes a piece back, from whatever thread, in the middle of whatever it does."""
         self._freed.append((piece.start, piece.size, piece.number))
@@ -140,7 +146,7 @@ class Arena:
         return -(-nbytes // self._grain) * self._grain
 
     def _join_freed(self) -> None:
-        while self._freed:
+        while self._freed and not self._keeps:
             start, size, number = self._freed.popleft()
             self._runs.add(start, size)
             self._lives[number] = self._lives[number]._replace(end=len(self._lives))

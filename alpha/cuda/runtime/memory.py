@@ -197,7 +197,7 @@ def allocate(nbytes: int) -> Any:
     except context.driver.MemoryError:
         block = _allocate_again(nbytes, asked)
     if recorder:
-        recorder.own.add(int(block))  # it serves several arrays at each replay, of which nobody is told
+        recorder.allocated(int(block))  # it serves several arrays at each replay, of which nobody is told
     elif on_allocate:
         on_allocate(int(block), nbytes)
     pool.bound += asked
@@ -266,6 +266,19 @@ def upload(a: np.ndarray, dtype: str | None = None) -> Array:
     elif a.nbytes:
         _send(out.ptr, a)
     return out
+
+
+def counters(n: int) -> Array:
+    """Returns n zeros, int32, by which blocks count those that have come: a launch leaves them as it finds them.
+
+    All launches share them, as they follow each other; those of a recording need not, and have their own.
+    """
+    return upload(np.zeros(n, np.int32)) if recorder else _kept_counters((n - 1).bit_length())
+
+
+@cache
+def _kept_counters(bits: int) -> Array:
+    return upload(np.zeros(1 << bits, np.int32))
 
 
 def _send(ptr: int, a: np.ndarray) -> None:

@@ -5,8 +5,9 @@
 
 A recording repeats launches with the addresses and numbers of the time when it was made. Therefore it has memory of its
 own (runtime/arena.py), of which nobody else is given any, copies of its inputs there, and a hold on every other
-array that it uses. Its outputs are copied out at each replay. What the host computes in between is not repeated: a
-function that reads a tensor back, or makes one from host data, is refused. Random numbers go on, as kernels read seed
+array that it uses. Its outputs are copied out at each replay. Launches follow each other, but for calls that say after
+which others they come (`Recorder.fork`). What the host computes in between is not repeated: a function that reads a
+tensor back, or makes one from host data, is refused. Random numbers go on, as kernels read seed
 and counter from memory; and so do steps of optimizers, whose numbers the caller gives anew to each replay. All of these
 lie in one block, which the launch before the graph writes: it copies the inputs, too.
 """
@@ -32,10 +33,12 @@ from alpha.cuda.runtime.memory import Array, empty, free_cached
 from alpha.errors import AlphaError, message
 
 Arrays = Sequence[Array]
+Token = frozenset[int]  # nodes of the graph that is recorded: what a call has launched last
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: memory may be allocated meanwhile
 ROOM = 3840  # bytes of the numbers that a replay begins with, of which 16 are seed and counter
 MOST = 8     # arrays that a launch copies
+ADD, SET = 0, 1  # flags of cuStreamUpdateCaptureDependencies
 _PACK = struct.Struct(f"{3 * MOST}q").pack
 _PAIRS = f"block[{24 * MOST}] copies, i32 count"
 _BEGIN = Kernel("begin.cu", "begin", f"ptr to, block[{ROOM}] numbers, {_PAIRS}", threads=ROOM // 8)
@@ -52,7 +55,8 @@ class Recorder:
             until there are any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
         self.own: set[int] = set()
         self.held: dict[int, Array] = {}
         self.begin: Array | None = None
@@ -60,12 +64,24 @@ class Recorder:
         self.drawn: dict[int, int] = {}  # numbers that kernels make, by their offset; backward makes them again
         self._used = 16                  # bytes of `begin`
         self._step: tuple[tuple[float, ...], Array] | None = None
+        self._forked = False
+        self._base: Token = frozenset()         # what was launched before the fork
+        self._owners: dict[int, Token] = {}     # blocks that calls since the fork have written -> these calls
+        self._touched: set[int] = set()         # blocks of the current call that have no owner yet
+        self._settled: set[int] = set()         # blocks from before the fork
+
+    def allocated(self, block: int) -> None:
+        """Takes notice of a block of the arena."""
+        self.own.add(block)
+        self._settled.discard(block)
 
     def hold(self, values: Sequence[Any]) -> None:
-        """Keeps those arguments of a launch alive that nobody else may."""
+        """Keeps those arguments of a launch alive that nobody else may; it waits for who has written the others."""
         for value in values:
             if isinstance(value, Array) and not self._is_own(value):
                 self.held[id(value)] = value
+            elif self._forked and isinstance(value, Array):
+                self._follow(int(value.block))
 
     def _is_own(self, x: Array) -> bool:
         return not isinstance(x.block, memory.Lease) and int(x.block) in self.own
@@ -124,6 +140,54 @@ class Recorder:
             raise self.refusal("an update with other numbers than `numbers` of the optimizer returns")
         return self._step[1]
 
+    # ---- calls side by side ------------------------------------------------------------------------------------------
+
+    def fork(self) -> None:
+        """Begins a part in which calls, each between `after` and `done`, follow those alone whose results they read.
+
+        A block of the arena that is freed there serves nobody before `join`, as its readers may be running still.
+        """
+        self._forked, self._base, self._settled = True, self._tips(), set(self.own)
+        self.arena.keep(True)
+
+    def after(self, tokens: Iterable[Token]) -> None:
+        """Has the next launches wait for calls, and for all before the fork."""
+        self._touched = set()
+        self._wait_for(self._base.union(*tokens), SET)
+
+    def done(self) -> Token:
+        """Returns what waits for the launches since `after`; a form that they have made of an array is theirs."""
+        token = self._tips()
+        self._owners.update(dict.fromkeys(self._touched, token))
+        return token
+
+    def join(self, tokens: Iterable[Token]) -> None:
+        """Ends the part: what is launched from now on waits for all of it."""
+        self.after(tokens)
+        self._forked, self._owners = False, {}
+        self.arena.keep(False)
+
+    def _follow(self, block: int) -> None:
+        """Has the next launch wait for the call that has written a block since the fork: it may be one whose result
+        it does not read, but which has made a form of its input that others read, too."""
+        if block in self._owners:
+            self._wait_for(self._owners[block], ADD)
+        elif block not in self._settled:
+            self._touched.add(block)
+
+    def _tips(self) -> Token:
+        """Returns the nodes that the next launch waits for."""
+        state, count = ctypes.c_int(), ctypes.c_size_t()
+        nodes = ctypes.POINTER(ctypes.c_void_p)()
+        libcuda.call("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(context.stream.handle), ctypes.byref(state), None,
+                     None, ctypes.byref(nodes), ctypes.byref(count))
+        return frozenset(nodes[k] for k in range(count.value))
+
+    def _wait_for(self, token: Token, flags: int) -> None:
+        nodes = (ctypes.c_void_p * len(token))(*token)
+        libcuda.call("cuStreamUpdateCaptureDependencies", ctypes.c_void_p(context.stream.handle), nodes,
+                     ctypes.c_size_t(len(token)), flags)
+
     def refusal(self, what: str) -> AlphaError:
         """Returns the error of something that cannot be recorded."""
         return AlphaError(message("capture", f"{what} in the function that is recorded, which later calls would not "
@@ -168,7 +232,7 @@ class Recording:
         self._all.add(self)
 
     def _record(self, function: Callable[[list[Array]], list[Array]], inputs: Arrays, arena: Arena) -> None:
-        self._arena, recorder, random_state = arena, Recorder(), random.get_state()
+        self._arena, recorder, random_state = arena, Recorder(arena), random.get_state()
         try:
             with self._recorded(recorder):
                 self.inputs = [empty(x.shape, x.dtype) for x in inputs]

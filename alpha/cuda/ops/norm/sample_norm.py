@@ -11,12 +11,10 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import NamedTuple
 
-import numpy as np
-
 from alpha.cuda.ops.norm import NORM, Norm
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Shape, empty, upload
+from alpha.cuda.runtime.memory import Array, Shape, counters, empty
 from alpha.cuda.runtime.walk import CHAIN, THREADS, WALK, Walk, ceil_div, per_piece, pieces_of, walk
 from alpha.ops import norm as ops
 
@@ -138,7 +136,6 @@ class _Turns(NamedTuple):
     walk: Walk      # of a sample
     tasks: int
     lag: int
-    tickets: Array  # zeros, and zeros again after each launch
 
 
 @lru_cache(maxsize=256)
@@ -147,7 +144,7 @@ def _turns(samples: int, pixels: int, channels: int, dtype: str) -> _Turns:
     short = walk(pixels, channels // lanes, pixels * channels)  # 4 rows of a thread in each chunk
     w = walk(pixels, channels // lanes, ceil_div(short.grid, STEPS // 4))
     tasks = samples * w.grid
-    return _Turns(kind, w, tasks, min(tasks, max(w.grid, LAG)), upload(np.zeros(1 + samples, np.int32)))
+    return _Turns(kind, w, tasks, min(tasks, max(w.grid, LAG)))
 
 
 class _Held(NamedTuple):
@@ -197,8 +194,8 @@ def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups
         return y, *statistics
     t = _turns(samples, pixels, channels, x.dtype)
     partial = empty((samples, 2, channels, t.walk.chunks), "float32")
-    _GROUP_NORM[t.kind](2 * t.tasks, x, *norm, y, eps, partial, t.tickets, t.tasks, t.lag, t.walk.block,
-                        channels // groups)
+    _GROUP_NORM[t.kind](2 * t.tasks, x, *norm, y, eps, partial, counters(1 + samples), t.tasks, t.lag,
+                        t.walk.block, channels // groups)
     return y, *statistics
 
 
@@ -208,8 +205,8 @@ def _group_norm_grad(g: Array, x: Array, norm: tuple, dx: Array) -> tuple[Array,
     t = _turns(samples, pixels, groups * k, x.dtype)
     totals, coefficients = empty((samples, 2, groups * k), "float32"), empty((2, samples * groups), "float32")
     partial = empty((samples, 2, groups * k, t.walk.chunks), "float32")
-    _GROUP_GRADIENT[t.kind](2 * t.tasks, g, x, *norm, dx, totals, coefficients, partial, t.tickets, t.tasks, t.lag,
-                            t.walk.block, k)
+    _GROUP_GRADIENT[t.kind](2 * t.tasks, g, x, *norm, dx, totals, coefficients, partial, counters(1 + samples),
+                            t.tasks, t.lag, t.walk.block, k)
     return totals, samples
 
 

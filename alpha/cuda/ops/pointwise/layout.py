@@ -21,15 +21,20 @@ def _format(operands: int) -> str:
     return f"@i{RANK}q{operands * RANK}q{RANK}Q{RANK}i"
 
 
+def division(n: int) -> tuple[int, int]:
+    """Returns magic and shift, by which i / n = high(i * magic) >> shift for i < 2^63; for n = 1 that is 0."""
+    shift = (n - 1).bit_length() - 1  # 2^(shift + 1) >= n > 2^shift
+    return (-(-(1 << 64 + shift) // n), shift) if n > 1 else (0, 0)
+
+
 def packed(where: str, sizes: Shape, strides: Sequence[Shape]) -> bytes:
     """Returns the Layout of a merged box, for the op `where`.  Raises ShapeError if it has more axes than a Layout."""
     if len(sizes) > RANK:
         raise ShapeError(message(where, f"{len(sizes)} axes are left when those that lie together are merged, the CUDA "
                                  f"backend has room for {RANK}", "permute or reshape the tensor in two steps",
                                  sizes=sizes[::-1]))
-    shifts = [(n - 1).bit_length() - 1 for n in sizes]  # 2^(shift + 1) >= n > 2^shift: exact for i < 2^63
-    magics = [-(-(1 << 64 + shift) // n) if n > 1 else 0 for n, shift in zip(sizes, shifts)]
+    magics, shifts = zip(*map(division, sizes)) if sizes else ((), ())
     room = (0,) * (RANK - len(sizes))
     return struct.pack(_format(len(strides)), len(sizes), *sizes, *room,
                        *[step for s in strides for step in (*s, *room)], *magics, *room,
-                       *[max(0, shift) for shift in shifts], *room)
+                       *shifts, *room)

@@ -7,15 +7,13 @@ on every device.
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-import numpy as np
-
 from alpha.cuda.lazy import split_view, statistics
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
-from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.memory import Array, counters, empty
 from alpha.cuda.runtime.walk import BLOCKS, LANES, LINE, LONGEST, SUMMERS, THREADS, WALK, ceil_div, walk
 from alpha.op import Op
 from alpha.ops import reduce as ops
@@ -130,7 +128,7 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
     partial = arrived = None
     if plan.chunks > 1:
         partial = empty((y.size * plan.chunks * fold.state[stored],), "uint8")
-        arrived = counters(1 << plan.meetings.bit_length())
+        arrived = counters(plan.meetings)
     results = partial, arrived, y, dtype == "float32", divisor  # sums of 16-bit elements may stay as they were made
     held, header = split_view(x) if plan.wide else (x, None)
     if header:
@@ -139,12 +137,6 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
         kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.columns else fold.rows
         kernel[stored](plan.grid, x, *results, *plan.args)
     return y
-
-
-@cache
-def counters(n: int) -> Array:
-    """Returns n zeros for the blocks of launches to count those that have come: each leaves them as it finds them."""
-    return upload(np.zeros(n, np.int32))
 
 
 @ops.sum.impl("cuda")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -55,7 +56,7 @@ class Move(NamedTuple):
         return y
 
 
-def _together(itemsize: int, numbers: Shape) -> int:
+def together(itemsize: int, numbers: Sequence[int]) -> int:
     """Returns how many elements may be moved as a unit, if all of these numbers of elements are multiples of it."""
     return max([k for k in (1, 2, 4, 8, 16) if k * itemsize <= 16 and not any(n % k for n in numbers)])
 
@@ -72,13 +73,13 @@ def _box(where: str, sizes: Shape, source: Shape, destination: Shape, itemsize: 
     if 0 in sizes:
         return Move(_COPY_BOX[itemsize], 0, (0, b""))
     box, strides = merged(sizes, (source, destination))
-    together = 1  # elements of a unit
+    units = 1  # elements together
     if strides[0][0] == strides[1][0] == 1:
         outer = (box[0], start, target, *strides[0][1:], *strides[1][1:])
-        together = _together(itemsize, outer)
-    box = (box[0] // together, *box[1:])
-    strides = [(s[0], *[step // together for step in s[1:]]) for s in strides]
-    n, unit = prod(box), together * itemsize
+        units = together(itemsize, outer)
+    box = (box[0] // units, *box[1:])
+    strides = [(s[0], *[step // units for step in s[1:]]) for s in strides]
+    n, unit = prod(box), units * itemsize
     layout = packed(where, *merged(box[::-1], [s[::-1] for s in strides]))
     return Move(_COPY_BOX[unit], -(-n // (THREADS * UNITS)), (n, layout), start * itemsize, target * itemsize)
 
@@ -219,12 +220,12 @@ def _frame(shape: Shape, widths: tuple[tuple[int, int], ...], itemsize: int) -> 
             axes.append((length, before, before + n, stride))
     first, *outer = axes or [(1, 0, 1, 1)]
     steps = (*first[:3], *[stride for *_, stride in outer])
-    together = _together(itemsize, steps)
-    first = (first[0] // together, first[1] // together, first[2] // together, 1)
-    axes = [first, *[(*ends, stride // together) for *ends, stride in outer]]  # in units
+    units = together(itemsize, steps)
+    first = (first[0] // units, first[1] // units, first[2] // units, 1)
+    axes = [first, *[(*ends, stride // units) for *ends, stride in outer]]  # in units
     sizes, low, high, strides = ([axis[k] for axis in axes] for k in range(4))
     layout, room = packed("pad", tuple(sizes), [tuple(strides)]), (0,) * (RANK - len(axes))
-    unit = together * itemsize
+    unit = units * itemsize
     return Frame(tuple([before + n + after for n, (before, after) in zip(shape, widths)]), _PAD[unit], prod(sizes),
                  sum([start * stride for start, stride in zip(low, strides)]) * unit,
                  layout + _FRAME.pack(*low, *room, *high, *room))

@@ -107,9 +107,41 @@ template <class T> INLINE void take(const T *x, const i64 *index, T *y, i64 n, i
   }
 }
 
+constexpr int PARTS = 8;  // of a launch; alpha/cuda/ops/shape/concat.py knows it too
+template <class T> struct Parts {
+  const T *from[PARTS];
+  i64 first[PARTS + 1];  // column of the whole where a part begins, and where the last one ends
+  u64 magic;             // i / columns of all parts = high(i * magic) >> shift
+  i64 shift;
+};
+
+// y[r, first[p] + c] = from[p][r, c] for the n units of parts that lie side by side in the rows of y.
+// Threads: UNITS units per thread, THREADS apart.
+template <class T> INLINE void join(const Parts<T> &parts, T *y, i64 n, i64 columns, i64 pitch) {
+  constexpr i64 BLOCK = THREADS * UNITS;
+  for (i64 first = blockIdx.x * BLOCK + threadIdx.x; first < n; first += gridDim.x * BLOCK) {
+    T unit[UNITS];
+    i64 target[UNITS];
+    UNROLL for (int k = 0; k < UNITS; k++) {
+      const i64 i = first + k * THREADS;
+      if (i >= n) break;
+      const i64 row = columns == 1 ? i : __umul64hi(i, parts.magic) >> parts.shift;
+      const i64 column = parts.first[0] + i - row * columns;
+      int p = 0;
+      while (column >= parts.first[p + 1]) p++;
+      unit[k] = parts.from[p][row * (parts.first[p + 1] - parts.first[p]) + column - parts.first[p]];
+      target[k] = row * pitch + column;
+    }
+    UNROLL for (int k = 0; k < UNITS; k++)
+      if (first + k * THREADS < n) y[target[k]] = unit[k];
+  }
+}
+
 #define MOVES(size, T, TILE) \
   ALPHA_ENTRY(copy_box_##size, (THREADS), (const T *from, T *to, i64 n, const __grid_constant__ Layout<2> layout), \
               copy_box(from, to, n, layout)) \
+  ALPHA_ENTRY(join_##size, (THREADS), (const __grid_constant__ Parts<T> parts, T *y, i64 n, i64 columns, i64 pitch), \
+              join(parts, y, n, columns, pitch)) \
   ALPHA_ENTRY(pad_##size, (THREADS), (const T *from, T *to, u64 pattern, i64 n, const __grid_constant__ Frame frame), \
               pad(from, to, pattern, n, frame)) \
   ALPHA_ENTRY(transpose_##size, (THREADS), (const T *x, T *y, i64 batches, i64 rows, i64 columns), \
