@@ -91,7 +91,7 @@ class _Captured:
     """See `capture`."""
 
     found: _Recorded | None = None
-    found_key: Hashable = None
+    found_key: Any = None
     contents_version = -1   # Module.contents_version when the contents were last looked at
     running = False         # while it is called
 
@@ -134,6 +134,15 @@ class _Captured:
         if self.found is None or key != self.found_key:
             return self.function(*inputs)
         return self._repeat(self.found, inputs)
+
+    def repeated(self, arrays: list[Any]) -> list[Any] | None:
+        """Returns the arrays of a repetition for a caller who calls a function without state, with inputs of one kind,
+        under no_grad and in one precision; None where there is none yet, or a setting has changed: then it is called."""
+        found = self.found
+        if (found is None or found.recording.closed or not config.capture or config.watch or watchers
+                or self.found_key[3:5] != (config.tensor_cores, config.recompute)):
+            return None
+        return found.recording.replay(arrays)
 
     def _contents(self) -> tuple[list[Module], list[Tensor]]:
         """Returns the modules and the tensors of the state."""

@@ -56,4 +56,5 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
                                  "made of, whose gradient would not know", f"make a new tensor: y = t {sign[:-1]} ..."))
     else:
         t.array, t._node, t._requires_grad = y.array, y._node, True
+        versions.note(())
     return t

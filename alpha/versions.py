@@ -17,7 +17,7 @@ from weakref import WeakSet, ref
 from alpha.backend import Array, get_backend
 
 numbers = itertools.count(1)  # of changes and of nodes
-newest = 0                    # number of the latest change of anything
+newest = 0                    # number of the latest change of anything: of elements, or of the array of a tensor
 
 recipes: WeakSet[Any] = WeakSet()  # alpha.recompute.recipe.Recipe: of results that are to be made again
 _read: set[int] = set()       # keys of the memory that they read, and of some that is read no more
@@ -59,7 +59,7 @@ def histories(device: str, arrays: Sequence[Array]) -> list[History]:
 
 
 def note(changed: Sequence[History]) -> None:
-    """Notes one change of the memory of each of these histories."""
+    """Notes one change of the memory of each of these histories; of none where a tensor is given another array."""
     global newest
     with _lock:
         newest = number = next(numbers)

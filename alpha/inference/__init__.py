@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -167,17 +166,20 @@ class Runner:
         if self._plan is not None:
             arrays = self._plan.run([x.array for x in inputs])
             return [Tensor(a, v.shape, v.dtype, device) for a, v in zip(arrays, values)]
-        with nullcontext() if config.precision == self.precision else config(precision=self.precision), no_grad():
+        arrays = self._captured.repeated([x.array for x in inputs])
+        if arrays is not None:
+            return [Tensor(a, v.shape, v.dtype, device) for a, v in zip(arrays, values)]
+        with config(precision=self.precision), no_grad():
             return list(self._captured(*[x.detach() for x in inputs]))
 
     def _is_stale(self) -> bool:
         """Tells whether the model, or a setting that the plan depends on, is not what it was."""
-        if not self._made or any(map(operator.is_not, map(ARRAY, self._owned), self._arrays)):
-            return True
-        if self._plan is not None and self._plan.is_stale():
+        if not self._made or (self._plan is not None and self._plan.is_stale()):
             return True
         if self._seen == versions.newest and self._contents == Module.contents_version:
             return False
+        if any(map(operator.is_not, map(ARRAY, self._owned), self._arrays)):
+            return True
         if [t._version for t in self._owned] != self._versions:
             return True
         if self._contents != Module.contents_version:

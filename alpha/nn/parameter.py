@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alpha import versions
 from alpha.inputs.arguments import checked
 from alpha.tensor import Tensor
 
@@ -24,3 +25,4 @@ class Parameter(Tensor):
     def _replace(self, other: Tensor) -> None:
         """Takes the elements of another tensor over, with their dtype and device."""
         self.array, self.dtype, self.device = other.array, other.dtype, other.device
+        versions.note(())
