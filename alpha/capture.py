@@ -136,8 +136,9 @@ class _Captured:
         return self._repeat(self.found, inputs)
 
     def repeated(self, arrays: list[Any]) -> list[Any] | None:
-        """Returns the arrays of a repetition for a caller who calls a function without state, with inputs of one kind,
-        under no_grad and in one precision; None where there is none yet, or a setting has changed: then it is called."""
+        """Returns the arrays of a repetition, for whoever calls a function without state, with inputs of one kind and
+        in one precision, under no_grad; None where there is none yet, or a setting has changed: then it is called.
+        """
         found = self.found
         if (found is None or found.recording.closed or not config.capture or config.watch or watchers
                 or self.found_key[3:5] != (config.tensor_cores, config.recompute)):

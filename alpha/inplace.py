@@ -55,6 +55,6 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
         raise GraphError(message(sign, f"the tensor of shape {t.shape} shares its elements with the one that it was "
                                  "made of, whose gradient would not know", f"make a new tensor: y = t {sign[:-1]} ..."))
     else:
-        t.array, t._node, t._requires_grad = y.array, y._node, True
-        versions.note(())
+        t._rebind(y.array)
+        t._node, t._requires_grad = y._node, True
     return t

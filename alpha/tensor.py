@@ -192,6 +192,11 @@ class Tensor(Conversions, Methods):
         """How often the elements were changed in place, by whatever name."""
         return versions.version(self.device, self.array)
 
+    def _rebind(self, array: Any) -> None:
+        """Gives the tensor another array; whoever keeps arrays of tensors learns it from versions.newest."""
+        self.array = array
+        versions.note(())
+
     def seed(self, gradient: Tensor | None) -> Tensor:
         """Returns the gradient to start a backward pass with: 1 for a scalar, else the one given, checked."""
         if not self.requires_grad:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from alpha import versions
 from alpha.inputs.arguments import checked
 from alpha.tensor import Tensor
 
@@ -24,5 +23,5 @@ class Parameter(Tensor):
 
     def _replace(self, other: Tensor) -> None:
         """Takes the elements of another tensor over, with their dtype and device."""
-        self.array, self.dtype, self.device = other.array, other.dtype, other.device
-        versions.note(())
+        self._rebind(other.array)
+        self.dtype, self.device = other.dtype, other.device
