@@ -132,6 +132,10 @@ class Backend(Protocol):
                forget: Callable[[], None]) -> Any:
         """Returns what `function` does to arrays like `inputs`: alpha.cuda.runtime.recording.Recording."""
 
+    def chaining(self) -> AbstractContextManager[None]:
+        """For a block whose work will be recorded, so that the host's time does not count: pointwise ops on small
+        arrays, too, wait for each other to become one pass (docs/fusion.md)."""
+
     def recorder(self) -> Any:
         """Returns what orders the calls of a function that is recorded, alpha.cuda.runtime.recording.Recorder; None
         while nothing is recorded."""

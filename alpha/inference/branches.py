@@ -74,17 +74,18 @@ class Replay:
         arrays.update(zip(program.inputs, [x.array for x in inputs]))
         backend, unread = get_backend(program.device), iter(self.unread)
         recorder = backend.recorder()
-        for part in self.parts:
-            forked = _Forked(backend, recorder, arrays) if part.forked and recorder else None
-            for call in part.calls:
+        with backend.chaining():
+            for part in self.parts:
+                forked = _Forked(backend, recorder, arrays) if part.forked and recorder else None
+                for call in part.calls:
+                    if forked:
+                        forked.evaluate(call, program.device)
+                    else:
+                        evaluate(call, arrays, program.device)
+                    for v in next(unread):
+                        del arrays[v]
                 if forked:
-                    forked.evaluate(call, program.device)
-                else:
-                    evaluate(call, arrays, program.device)
-                for v in next(unread):
-                    del arrays[v]
-            if forked:
-                recorder.join(forked.tokens.values())
+                    recorder.join(forked.tokens.values())
         return tuple(Tensor(arrays[v] if v.constant is None else v.constant.array, v.shape, v.dtype, program.device)
                      for v in program.outputs)
 
