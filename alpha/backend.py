@@ -132,9 +132,10 @@ class Backend(Protocol):
                forget: Callable[[], None]) -> Any:
         """Returns what `function` does to arrays like `inputs`: alpha.cuda.runtime.recording.Recording."""
 
-    def chaining(self) -> AbstractContextManager[None]:
-        """For a block whose work will be recorded, so that the host's time does not count: pointwise ops on small
-        arrays, too, wait for each other to become one pass (docs/fusion.md)."""
+    def inferring(self) -> AbstractContextManager[None]:
+        """For a block of work that is recorded and has no backward pass. The host's time does not count, so pointwise
+        ops on small arrays, too, wait to become one pass (docs/fusion.md); and what kernels read for an activation is
+        kept for its other readers, as it does not stay for long."""
 
     def recorder(self) -> Any:
         """Returns what orders the calls of a function that is recorded, alpha.cuda.runtime.recording.Recorder; None

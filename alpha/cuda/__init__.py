@@ -6,8 +6,8 @@ Importing it binds the implementations; the device is touched when the first ten
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from sys import getrefcount
 from typing import Any
 
@@ -17,7 +17,7 @@ from alpha.backend import HALF_DTYPES, get_backend
 from alpha.config import config
 from alpha.cuda import families, lazy  # noqa: F401  the former binds the implementations
 from alpha.cuda.ops.pointwise import convert, filled
-from alpha.cuda.ops.pointwise.chain import joined, of_any_size
+from alpha.cuda.ops.pointwise.chain import joined
 from alpha.cuda.ops.reduce import nan_flag
 from alpha.cuda.runtime import backlog, memory
 from alpha.cuda.runtime.context import context
@@ -132,13 +132,8 @@ class CudaBackend:
     def recorder(self) -> Any:
         return memory.recorder
 
-    @contextmanager
-    def chaining(self) -> Iterator[None]:
-        token = of_any_size.set(True)
-        try:
-            yield
-        finally:
-            of_any_size.reset(token)
+    def inferring(self) -> AbstractContextManager[None]:
+        return lazy.inferring()
 
     def step_numbers(self, numbers: tuple[float, ...]) -> AbstractContextManager[Array]:
         return memory.recorder.step_numbers(numbers)  # type: ignore[no-any-return]

@@ -74,7 +74,7 @@ class Replay:
         arrays.update(zip(program.inputs, [x.array for x in inputs]))
         backend, unread = get_backend(program.device), iter(self.unread)
         recorder = backend.recorder()
-        with backend.chaining():
+        with backend.inferring():
             for part in self.parts:
                 forked = _Forked(backend, recorder, arrays) if part.forked and recorder else None
                 for call in part.calls:

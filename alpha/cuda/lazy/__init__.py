@@ -18,6 +18,8 @@ A reader, of any array:
     join, joined_elements  has a pass write its planes within a larger array
     peek                   elements for a check, which changes nothing
     value_of, settle       what an array is to such a reader; and that it is written
+    progress               tells whether an array has been written, or brought to another form
+    inferring              a block without a backward pass that is recorded: more waits there; is_inferring
     undisturbed            a block in which no gradient is written earlier than without it; is_undisturbed
     form_of, write_as      in which form it is read now, and having it brought to one: for what is made again; held
     pack, packed_form      an array that is kept in a smaller form as long as nobody reads its elements
@@ -66,54 +68,12 @@ from alpha.cuda.lazy.operands import (
     prepare_weights,
 )
 from alpha.cuda.lazy.other_form import columns, pack, packed_form, rows_of
-from alpha.cuda.lazy.quiet import is_undisturbed, undisturbed
+from alpha.cuda.lazy.quiet import inferring, is_inferring, is_undisturbed, undisturbed
 
-__all__ = [
-    "GUARDED",
-    "GUARD_ARGS",
-    "KEEP",
-    "PLANE_WRITERS",
-    "READS",
-    "SPLITS_PAY",
-    "UNGUARDED",
-    "Guard",
-    "Memory",
-    "Operand",
-    "Rows",
-    "bound_of",
-    "can_wait",
-    "chain",
-    "columns",
-    "companion_output",
-    "defer",
-    "elements_behind",
-    "flag_counter",
-    "flagged_count",
-    "flush_gradients",
-    "forget",
-    "form_of",
-    "held",
-    "is_undisturbed",
-    "join",
-    "joined_elements",
-    "kept_with",
-    "memory_key",
-    "offer",
-    "operand",
-    "pack",
-    "packed_form",
-    "peek",
-    "planes_are_read",
-    "prepare_weights",
-    "progress",
-    "reserve",
-    "reserve_for",
-    "rows_of",
-    "settle",
-    "split_view",
-    "statistics",
-    "undisturbed",
-    "value_of",
-    "write_as",
-    "write_for",
-]
+__all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNGUARDED", "Guard", "Memory",
+           "Operand", "Rows", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer",
+           "elements_behind", "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "held",
+           "inferring", "is_inferring", "is_undisturbed", "join", "joined_elements", "kept_with", "memory_key",
+           "offer", "operand", "pack", "packed_form", "peek", "planes_are_read", "prepare_weights", "progress",
+           "reserve", "reserve_for", "rows_of", "settle", "split_view", "statistics", "undisturbed", "value_of",
+           "write_as", "write_for"]

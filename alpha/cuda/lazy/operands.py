@@ -24,6 +24,7 @@ import numpy as np
 
 from alpha.config import config
 from alpha.cuda.lazy.deferred import ALIGNMENT, HEADER, Deferred, Memory, can_wait, header_of, write_before
+from alpha.cuda.lazy.quiet import is_inferring
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -146,7 +147,7 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
         _stale[reads].clear()
         return operand(x, reads, keep=keep)
     made = _split(x, form)
-    return _kept(x, reads, made) if keep else made
+    return _kept(x, reads, made) if keep or is_inferring() else made
 
 
 def forget(arrays: Sequence[Array]) -> None:

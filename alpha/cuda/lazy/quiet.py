@@ -1,15 +1,29 @@
-"""Blocks in which arrays that wait are left as they are: for checks, and for results that are made again."""
+"""Blocks in which arrays that wait are left as they are, for checks, and for results that are made again; and those in
+which more of them wait."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 lock = threading.RLock()  # of all that waits; reentrant: what a pass reads may be waiting, too
 _undisturbed = 0          # blocks of `undisturbed` that are open
 _peeked: list[Any] | None = None  # what `peek` has made, while it runs: under the lock
+_inferring: ContextVar[bool] = ContextVar("inferring", default=False)
+is_inferring = _inferring.get  # whether a block of `inferring` is open
+
+
+@contextmanager
+def inferring() -> Iterator[None]:
+    """As Backend.inferring."""
+    token = _inferring.set(True)
+    try:
+        yield
+    finally:
+        _inferring.reset(token)
 
 
 @contextmanager

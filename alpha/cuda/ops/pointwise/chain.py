@@ -7,7 +7,6 @@ in a way that a kernel knows, it waits (lazy/chained.py), and its readers decide
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from functools import lru_cache
 from math import gcd, prod
 from typing import Any, NamedTuple
@@ -27,7 +26,6 @@ from alpha.fuse.source import TYPES, source
 from alpha.op import Op, registry
 
 LEAST = 1 << 17          # elements of a result that waits: below, the host takes longer for it than the device
-of_any_size: ContextVar[bool] = ContextVar("of_any_size", default=False)  # smaller ones wait, too: launches are recorded
 WRITERS = 8 * BLOCKS     # blocks of a pass that writes
 LONGEST_NAME = 100       # of a kernel
 
@@ -69,7 +67,7 @@ def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | Non
 
 def may_wait(size: int) -> bool:
     """Tells whether results of so many elements wait."""
-    return (size >= LEAST or of_any_size.get()) and size > 0 and config.fuse
+    return (size >= LEAST or (lazy.is_inferring() and size > 0)) and config.fuse
 
 
 def _result(operands: Sequence[Any]) -> tuple[Shape, str]:
