@@ -96,6 +96,51 @@ def test_a_graph_repeats_launches_copies_and_memsets() -> None:
     call("cuGraphExecDestroy", graph)
 
 
+SET, ADD = 1, 0  # CU_STREAM_SET_CAPTURE_DEPENDENCIES, CU_STREAM_ADD_CAPTURE_DEPENDENCIES
+
+
+def tips(stream: Any) -> list[int | None]:
+    """Returns the nodes that the next launch comes after."""
+    status, count, nodes = ctypes.c_int(), ctypes.c_size_t(), ctypes.POINTER(Handle)()
+    call("cuStreamGetCaptureInfo_v2", Handle(stream.handle), ctypes.byref(status), None, None, ctypes.byref(nodes),
+         ctypes.byref(count))
+    assert status.value == 1
+    return [nodes[k] for k in range(count.value)]
+
+
+def wait_for(stream: Any, nodes: list[int | None], flags: int = SET) -> int:
+    return LIBCUDA.cuStreamUpdateCaptureDependencies(Handle(stream.handle), (Handle * len(nodes))(*nodes),
+                                                     ctypes.c_size_t(len(nodes)), flags)
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_nodes_come_after_those_that_they_are_told_to(forgotten: bool) -> None:
+    """Of two that may begin the later one does, so that a dependency that was forgotten shows."""
+    stream, x = cuda.Stream(), ones()
+    begin(stream)
+    assert tips(stream) == []
+    scale_add(stream, x, 1, 1)          # 2
+    first = tips(stream)
+    scale_add(stream, x, 3, 0)          # 6
+    second = tips(stream)
+    assert wait_for(stream, first) == 0 and tips(stream) == first
+    if not forgotten:
+        assert wait_for(stream, second, ADD) == 0
+        assert sorted(map(int, filter(None, tips(stream)))) == sorted(map(int, filter(None, first + second)))
+    scale_add(stream, x, 1, 10)
+    replay(executable(stream), stream)
+    assert (x.get() == ((2 + 10) * 3 if forgotten else 2 * 3 + 10)).all()
+
+
+def test_dependencies_that_cannot_be() -> None:
+    stream = cuda.Stream()
+    assert wait_for(stream, []) == 401
+    begin(stream)
+    assert wait_for(stream, [1]) == 1 and "no such node" in error_text(1)
+    assert wait_for(stream, [], 7) == 1
+    assert end(stream)[0] == 0
+
+
 def test_arguments_by_pointer_are_copied_at_the_capture() -> None:
     stream, x = cuda.Stream(), ones()
     loaded, function = Handle(), Handle()
