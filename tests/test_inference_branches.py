@@ -15,7 +15,7 @@ from tests.test_inference import image, trained
 def parts_of(model, x):
     """Returns the names of the ops of each part, and whether it has branches."""
     program, _ = trace(trained(model), [x])
-    improve(program, residuals=False)
+    improve(program, kernels=False)
     found = branches.parts(program)
     assert [call for part in found for call in part.calls] == program.calls
     return [([call.op.name for call in part.calls], part.forked) for part in found]

@@ -142,7 +142,7 @@ class Runner:
             if on_cpu:
                 self._plan = self._planned()
             else:
-                improve(self.program, residuals=False)
+                improve(self.program, kernels=True)
                 self._captured = self._capture()
             results = self._run(self.examples)
             self._report = self._describe(device, _distance(results, expected))
@@ -152,7 +152,7 @@ class Runner:
         from alpha.cpu import native  # not before a tensor asks for the CPU's kernels
         from alpha.inference.cpu_plan import CpuPlan
 
-        improve(self.program, residuals=native.library() is not None)
+        improve(self.program, kernels=native.library() is not None)
         return CpuPlan(self.program)
 
     def _capture(self) -> Any:
@@ -194,7 +194,8 @@ class Runner:
         title = f"{type(self.model).__name__} on {device}, {mode()}, input {shapes}"
         facts = [("error", f"{error:.1e} of the largest result, beside the model's own forward pass")]
         if self._plan is None:
-            launches = [(layer(call), call.op.name) for call in self.program.calls]
+            launches = [(layer(call), call.op.name + " + addition" * (call.residual is not None))
+                        for call in self.program.calls]
             facts.append(("launch", "all in one recording" if self._captured.found else "op by op: capture is off"))
         else:
             launches, plan = self._plan.lines, self._plan

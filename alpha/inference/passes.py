@@ -25,23 +25,25 @@ NORMS = ("batch_norm_act", "batch_norm_add_act")
 # What can take a scale and a shift: op -> the op that takes a bias and an activation as well.
 FUSED = {"conv2d": "conv2d_bias_act", "conv2d_bias_act": "conv2d_bias_act", "coconv2d": "coconv2d_bias_act",
          "coconv2d_bias_act": "coconv2d_bias_act", "linear": "linear"}
-CONVOLUTIONS = ("conv2d_bias_act", "coconv2d_bias_act")
+# Which ops can add a tensor before their activation, with the CPU's kernels and on a GPU.
+ADDING = {"cpu": ("conv2d_bias_act", "coconv2d_bias_act"), "cuda": ("conv2d_bias_act",)}
 
 
-def improve(program: Program, residuals: bool) -> None:
+def improve(program: Program, kernels: bool) -> None:
     """Rewrites a program in place; notes in it what was done.
 
     Args:
-        residuals: whether convolutions of this device can add a tensor before the activation.
+        kernels: whether there are compiled ones; without, NumPy does the work.
     """
+    adding = ADDING[device_type(program.device)] if kernels else ()
     _compute_constants(program)
-    _fold_norms(program, residuals)
+    _fold_norms(program, adding)
     _fuse_activations(program)
-    if residuals:
-        _fuse_additions(program)
+    if kernels:
+        _fuse_additions(program, adding)
         _fuse_activations(program)
     _fuse_pools(program)
-    if not residuals:
+    if not kernels or device_type(program.device) != "cpu":
         _prepare_norms(program)
         if config.conv_sparsity and device_type(program.device) != "cpu":
             _skip_zeros(program)
@@ -82,13 +84,13 @@ def layer(call: Call) -> str:
     return names[0].rpartition(".")[0] or names[0] if names else call.op.name
 
 
-def _fold_norms(program: Program, residuals: bool) -> None:
+def _fold_norms(program: Program, adding: tuple[str, ...]) -> None:
     makers, readers = program.makers(), program.readers()
     for norm in list(program.calls):
         if norm.op.name not in NORMS:
             continue
         source = makers.get(norm.args[0])
-        why = _why_not(norm, source, readers, residuals)
+        why = _why_not(norm, source, readers, adding)
         if why or source is None:
             program.notes.append((layer(norm), f"stays a norm: {why}"))
             continue
@@ -97,7 +99,7 @@ def _fold_norms(program: Program, residuals: bool) -> None:
         program.notes.append((layer(norm), f"folded into {layer(source)}"))
 
 
-def _why_not(norm: Call, source: Call | None, readers: dict[Value, list[Call | None]], residuals: bool) -> str:
+def _why_not(norm: Call, source: Call | None, readers: dict[Value, list[Call | None]], adding: tuple[str, ...]) -> str:
     """Returns why a norm cannot be folded into what makes its input; "" if it can."""
     if source is None or source.op.name not in FUSED:
         return f"its input comes from {source.op.name if source else 'outside'}"
@@ -109,7 +111,7 @@ def _why_not(norm: Call, source: Call | None, readers: dict[Value, list[Call | N
         return "weights or statistics are computed from the input"
     if source.args[1].dtype not in ("float32", "float64"):
         return f"the weights of {layer(source)} are {source.args[1].dtype}, which rounding twice would harm"
-    if len(norm.args) > 5 and not (residuals and FUSED[source.op.name] in CONVOLUTIONS):
+    if len(norm.args) > 5 and FUSED[source.op.name] not in adding:
         return "norm, addition and activation are one pass as they are"
     return ""
 
@@ -198,7 +200,7 @@ def _fuse_activations(program: Program) -> None:
         program.notes.append((layer(source), "relu fused"))
 
 
-def _fuse_additions(program: Program) -> None:
+def _fuse_additions(program: Program, adding: tuple[str, ...]) -> None:
     """Lets a convolution add the other operand of an addition that follows it."""
     makers, readers = program.makers(), program.readers()
     order = {value: k for k, call in enumerate(program.calls) for value in call.outs}
@@ -209,7 +211,7 @@ def _fuse_additions(program: Program) -> None:
         for _, a, b in sorted(ready, key=lambda item: -item[0]):    # the operand that is made last
             source = makers.get(a)
             if (source is not None and a is not b and len(readers[a]) == 1 and source.residual is None
-                    and FUSED.get(source.op.name) in CONVOLUTIONS and source.attrs.get("activation") is None):
+                    and FUSED.get(source.op.name) in adding and source.attrs.get("activation") is None):
                 args = [*source.args, None] if len(source.args) == 2 else source.args
                 _become(source, op_named(FUSED[source.op.name]), args, {**source.attrs, "activation": None})
                 source.residual = b

@@ -36,7 +36,7 @@ class Call:
         args: per argument a Value, a list of Values, a number or None.
         attrs: canonical attributes.
         outs: all outputs, those too that nobody reads.
-        residual: a Value that is added before the activation; only passes for the CPU set it.
+        residual: a Value that is added before the activation; passes set it.
     """
 
     op: Op
@@ -106,7 +106,8 @@ def evaluate(call: Call, arrays: dict[Value, Any], device: str) -> None:
             return arrays[value] if value.constant is None else value.constant.array
         return [of(v) for v in value] if isinstance(value, list) else value
 
-    result = call.op.impls[device_type(device)](*[of(a) for a in call.args], **call.attrs)
+    attrs = call.attrs if call.residual is None else {**call.attrs, "residual": of(call.residual)}
+    result = call.op.impls[device_type(device)](*[of(a) for a in call.args], **attrs)
     for value, array in zip(call.outs, (result,) if call.op.single else result):
         arrays[value] = array
 

@@ -18,6 +18,7 @@ from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.ops.shape import first_columns
 from alpha.cuda.runtime.memory import Array, copy, empty
+from alpha.ops.activation import relu
 from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_dgrad_add, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
@@ -36,13 +37,21 @@ def conv2d_cuda(x: Array, w: Array, **attrs: Any) -> Array:
 
 @conv2d_bias_act.impl("cuda")
 def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, for_norm: bool = False,
-                         algorithm: Request = AUTO, **geometry: Any) -> Array:
+                         algorithm: Request = AUTO, residual: Array | None = None, **geometry: Any) -> Array:
+    """residual: added to y before the activation, for alpha.inference."""
     desc = ConvDesc.fprop(x.shape, w.shape, **geometry)
     chosen = _chosen("fprop", desc, algorithm, x)
     flush_gradients()
-    epilogue = Epilogue.of(b and as_float32(b), activation)
+    apart = residual is not None and not chosen.chosen.joins
+    epilogue = Epilogue.of(b and as_float32(b), None if apart else activation)
     y = empty(desc.y_shape, x.dtype)
-    chosen.launch(x, w, statistics.ask(y) if for_norm else y, epilogue)
+    if residual is None or apart:
+        chosen.launch(x, w, statistics.ask(y) if for_norm else y, epilogue)
+    else:
+        chosen.launch(x, w, y, epilogue, residual=residual)
+    if apart:
+        y = add.impls["cuda"](y, residual)
+        return relu.impls["cuda"](y) if activation else y
     return y
 
 

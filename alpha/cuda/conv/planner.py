@@ -88,6 +88,7 @@ class Candidate:
         name: shown to people and stored by the tuner: "ks_deconv 128x64".
         reads, writes: what the kernel reads (lazy/operands.py) and its output's dtype.
         adds: whether launch(g, w, dx, adds=True) of a dgrad adds to what dx holds.
+        joins: whether launch(x, w, y, epilogue, residual=r) of fprop adds r before relu, to what it would store.
         takes_guard: whether launch(..., guard=flags) is understood, see the head of this file.
         precisions: those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
         algorithm: its name in alpha.ops.algorithms.names.
@@ -97,7 +98,7 @@ class Candidate:
     name: str
     reads: str = "float32"
     writes: str = "float32"
-    adds = takes_guard = False
+    adds = joins = takes_guard = False
     precisions: tuple[str, ...] | None = None
     algorithm: str = "direct"
 
