@@ -85,7 +85,7 @@ def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] 
         '#include "ops/pointwise/chain.cuh"', *{code.name: code.text for code, *_ in steps}.values(),
         f"constexpr int N = {n};",
         f'extern "C" __global__ void __launch_bounds__(THREADS, 2) {entry}({", ".join(params)}, const Walk w) {{',
-        "  const Place at(w);",
+        "  ptx::follow();", "  const Place at(w);",
         *(["  Pair sums[N] = {};", "  if (at.begin < at.end) {"] if sums else ["  if (at.begin >= at.end) return;"]),
         "  const i64 first = at.column * N, stride = w.columns * N;", *reads.held,
         f"  struct Row {{ {' '.join(reads.members)} }};",

@@ -18,6 +18,7 @@ struct SumTile {
 extern "C" __global__ void __launch_bounds__(256)
 sum_slices(const float *work, float *dw, const SumTile *tiles, int tile_floats, int tile_cols, int dw_row, int split,
            Guard guard) {
+  ptx::follow();
   if (spared(guard)) return;
   __shared__ float4 partial[256];
   const SumTile tile = tiles[blockIdx.y];

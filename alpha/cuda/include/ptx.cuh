@@ -27,6 +27,7 @@
     if constexpr (ALPHA_JOINED(left_out_, name)) { \
       ALPHA_TRAP(); \
     } else { \
+      ptx::follow(); \
       __VA_ARGS__; \
     } \
   } \
@@ -38,6 +39,15 @@ namespace ptx {
 #ifdef __CUDACC__
 INLINE unsigned shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 #endif
+
+// The first thing in every kernel: it waits for the kernels before it, and lets those behind it be launched, which wait
+// here in turn. In a recording (runtime/recording.py) a kernel's blocks are in their places so when the last one ends.
+INLINE void follow() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // ---- 1 / x and 2^x within 2 units in the last place; results below 2^-126 are 0
 INLINE float reciprocal(float x) {

@@ -209,6 +209,7 @@ SMALL_SPLIT(Float16, float16)
 extern "C" __global__ void planes_bound(OperandHeader *header, const unsigned *a, const unsigned *b, const unsigned *c,
                                         const unsigned *d, const unsigned *e, const unsigned *f, const unsigned *g,
                                         const unsigned *h) {
+  ptx::follow();
   const unsigned *bounds[] = {a, b, c, d, e, f, g, h};
   unsigned most = 0;
   UNROLL for (const unsigned *bound : bounds)
@@ -223,6 +224,7 @@ ALPHA_KERNEL(planes_bound)
 extern "C" __global__ void __launch_bounds__(THREADS)
     planes_merge(const void *x, const OperandHeader *header, float *y, OperandHeader *header_of_y, i64 size,
                  Guard guard) {
+  ptx::follow();
   if (spared(guard)) return;
   if (header_of_y && blockIdx.x == 0 && threadIdx.x == 0) *header_of_y = {1, 0, 0, header->most};
   const Stored stored(x, header, size);
@@ -238,6 +240,7 @@ ALPHA_KERNEL(planes_merge)
 // dx = 0 where y <= 0, else g. hi has the sign of the sum, and is 0 where that is.
 extern "C" __global__ void __launch_bounds__(THREADS)
     planes_relu_grad(const float *g, const void *y, const OperandHeader *header, float *dx, i64 size) {
+  ptx::follow();
   const bool whole = header->flag;
   const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
   UNROLL_BY(2) for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {

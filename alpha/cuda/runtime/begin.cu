@@ -23,12 +23,14 @@ INLINE void copy_all(const Copies &copies, int count) {
 
 extern "C" __global__ void __launch_bounds__(WORDS)
     begin(long long *to, const __grid_constant__ Numbers numbers, const __grid_constant__ Copies copies, int count) {
+  ptx::follow();
   if (blockIdx.x == 0 && to) to[threadIdx.x] = numbers.words[threadIdx.x];
   copy_all(copies, count);
 }
 ALPHA_KERNEL(begin)
 
 extern "C" __global__ void __launch_bounds__(WORDS) copies(const __grid_constant__ Copies copies, int count) {
+  ptx::follow();
   copy_all(copies, count);
 }
 ALPHA_KERNEL(copies)

@@ -270,6 +270,7 @@ class Recording:
             try:
                 if whole:
                     libcuda.check("cuStreamEndCapture", status)
+                    _overlap(graph)
                     libcuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, ctypes.c_ulonglong(0))
             finally:
                 if graph:
@@ -312,6 +313,45 @@ class Recording:
             memory.pool.reserved -= self.nbytes
             self.inputs, self.outputs, self._held, self._begin = [], [], [], None
             self._arena.close()
+
+
+class _EdgeData(ctypes.Structure):
+    """CUgraphEdgeData."""
+
+    _fields_ = (("from_port", ctypes.c_ubyte), ("to_port", ctypes.c_ubyte), ("type", ctypes.c_ubyte),
+                ("reserved", ctypes.c_ubyte * 5))
+
+
+PROGRAMMATIC = _EdgeData(1, 0, 1)
+KERNEL = 0
+
+
+def _overlap(graph: ctypes.c_void_p) -> None:
+    import os
+    if os.environ.get("NOPDL"):
+        return
+    count = ctypes.c_size_t()
+    libcuda.call("cuGraphGetEdges", graph, None, None, ctypes.byref(count))
+    begin, end = (ctypes.c_void_p * count.value)(), (ctypes.c_void_p * count.value)()
+    libcuda.call("cuGraphGetEdges", graph, begin, end, ctypes.byref(count))
+
+    def is_kernel(node: int) -> bool:
+        kind = ctypes.c_int()
+        libcuda.call("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        return kind.value == KERNEL
+
+    kernels = {node: is_kernel(node) for node in {*begin, *end}}
+    into, out = {}, {}
+    for a, b in zip(begin, end):
+        into[b] = into.get(b, 0) + 1
+        out[a] = out.get(a, 0) + 1
+    mode = os.environ.get("PDL", "all")
+    edges = [(a, b) for a, b in zip(begin, end) if kernels[a] and kernels[b] and (
+        mode == "all" or into[b] == 1 and (mode == "into" or out[a] == 1))]
+    n = len(edges)
+    a, b = (ctypes.c_void_p * n)(*[e[0] for e in edges]), (ctypes.c_void_p * n)(*[e[1] for e in edges])
+    libcuda.call("cuGraphRemoveDependencies", graph, a, b, ctypes.c_size_t(n))
+    libcuda.call("cuGraphAddDependencies_v2", graph, a, b, (_EdgeData * n)(*[PROGRAMMATIC] * n), ctypes.c_size_t(n))
 
 
 def _table(pairs: Sequence[tuple[Array, Array]]) -> tuple[int, bytes, int]:

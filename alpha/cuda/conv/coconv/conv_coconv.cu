@@ -278,6 +278,7 @@ conv_coconv(const __grid_constant__ ptx::TensorMaps maps, const float *bias, con
             float *statistics, const uint2 *dilations, int images, int height, int width, int channels, int columns,
             int side, int reach, int unit, int halo_stages, int stages, int relu, int streams, const int *flag_in,
             const int *flag_w) {
+  ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ Barriers barriers;

@@ -149,6 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv_coconv_wgrad(const __grid_constant__ ptx::TensorMaps maps, float *slots, const float *scale_x,
                   const float *scale_g, const uint2 *dilations, int images, int height, int width, int x_chunks, int parts, int reach,
                   int unit, int stages) {
+  ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ Barriers barriers;

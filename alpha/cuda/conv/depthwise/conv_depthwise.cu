@@ -31,6 +31,7 @@ struct Gather {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4) depthwise_gather(Gather t) {
+  ptx::follow();
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
   const int c = blockIdx.y * t.lanes + lane;
   if (c >= t.channels) return;
@@ -69,6 +70,7 @@ struct DepthwiseWgrad {
 
 // Grid (slices, channel tiles, taps). A thread has every so-many-th row of a rectangle, all images counted.
 extern "C" __global__ void __launch_bounds__(THREADS, 4) depthwise_wgrad(DepthwiseWgrad t) {
+  ptx::follow();
   __shared__ float partial[THREADS];
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
   const int c = blockIdx.y * t.lanes + lane;
@@ -94,6 +96,7 @@ ALPHA_KERNEL(depthwise_wgrad)
 constexpr int LANES = 32, SUMMANDS = 16;
 extern "C" __global__ void __launch_bounds__(LANES * SUMMANDS)
 depthwise_sum(const float *slices, float *dw, int count, int taps, int channels) {
+  ptx::follow();
   __shared__ float partial[SUMMANDS][LANES];
   const int lane = threadIdx.x % LANES, first = threadIdx.x / LANES, element = blockIdx.x * LANES + lane;
   float sum = 0.f;

@@ -30,6 +30,7 @@ struct Line {
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
 stem_wgrad(const float *x, const float *g, float *work, const SlabClass *classes, const StemUnit *units,
            long long x_image, long long g_image, int images, int ic, int oc) {
+  ptx::follow();
   constexpr int THREADS = Tile::THREADS, BK = Tile::BK, BN = Tile::BN, LINES = THREADS / BN;
   static_assert(THREADS % BN == 0 && BK % LINES == 0, "a thread gathers one column");
   static_assert((THREADS & (THREADS - 1)) == 0 && THREADS % BK == 0 && THREADS / BK >= Tile::STAGES - 1,
@@ -81,6 +82,7 @@ constexpr int SUM_THREADS = 512, SUM_CHANNELS = 16;
 
 extern "C" __global__ void __launch_bounds__(SUM_THREADS)
 stem_sum(const float *work, float *dw, const int *from, const int *first, int row_tiles, int oc, int dw_row) {
+  ptx::follow();
   constexpr int BM = Tile::BM, PARTS = SUM_THREADS / SUM_CHANNELS;
   __shared__ float partial[SUM_THREADS];
   const int thread = threadIdx.x, row = blockIdx.z * SUM_CHANNELS + thread % SUM_CHANNELS;

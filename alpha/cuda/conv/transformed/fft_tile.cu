@@ -226,6 +226,7 @@ ALPHA_ENTRY(fft_depthwise, (THREADS),
 // sums[k][part][c] = the sum over tiles of x times the conjugate of g; x and g [tile][k][part][c].
 extern "C" __global__ void __launch_bounds__(THREADS)
 fft_sums(const float *x, const float *g, float *sums, int tiles, int channels) {
+  ptx::follow();
   const int k = blockIdx.x * THREADS + threadIdx.x, size = E * H * channels;
   if (k >= size) return;
   const long long at = k / channels * 2LL * channels + k % channels;

@@ -22,6 +22,7 @@ struct Windows {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) im2col(const float *x, float *columns, Windows t) {
+  ptx::follow();
   const int row = t.fh * t.fw * t.ic;
   for (long long at = blockIdx.x * (long long)THREADS + threadIdx.x; at < t.pixels * row;
        at += gridDim.x * (long long)THREADS) {
@@ -37,6 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) im2col(const float *x, flo
 ALPHA_KERNEL(im2col)
 
 extern "C" __global__ void __launch_bounds__(THREADS) col2im(const float *columns, float *dx, Windows t) {
+  ptx::follow();
   const int row = t.fh * t.fw * t.ic;
   for (long long at = blockIdx.x * (long long)THREADS + threadIdx.x; at < t.pixels * t.ic;
        at += gridDim.x * (long long)THREADS) {

@@ -235,6 +235,7 @@ conv_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more,
            *bias, const float *scale_in, const float *scale_w, void *slots, float *statistics, const int *work, int
            entries, int box, int batch, int height, int width, int groups, int columns, int counted, int least_run, int
            most_run, int unit, int relu, int adds, int streams, const int *flag_in, const int *flag_w) {
+  ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
@@ -275,6 +276,7 @@ ALPHA_KERNEL(conv_wgmma)
 extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
                   OUT *out, int batch, int height, int width, int channels, int columns, int box, int relu, int adds) {
+  ptx::follow();
   const Scale scale(scale_in, scale_w);
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);

@@ -195,6 +195,7 @@ sk_dilated_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap 
                  *work, const int *units, int unit_ints, const float *scale_x, const float *scale_g, int images, int
                  rows, int boxed, int wide_x, int wide_g, int x_once, int g_once, int g_row, int g_step, int x_row, int
                  x_step, int dw_row) {
+  ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
@@ -248,6 +249,7 @@ ALPHA_KERNEL(sk_dilated_wgmma)
 extern "C" __global__ void __launch_bounds__(256)
 sum_units(const float4 *work, float *dw, const Sum *sums, const float *scale_x, const float *scale_g, int dw_row,
           int split) {
+  ptx::follow();
   __shared__ float4 partial[256];
   constexpr int SLOT = Tile::SUMS * 32;  // float4
   const Scale scale(scale_x, scale_g);

@@ -189,6 +189,7 @@ PIECE_KERNELS(PIECES)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     label_mask(const Labels labels, unsigned char *mask, i64 *first_bad, i64 rows, i64 classes) {
+  ptx::follow();
   const i64 row = i64(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
   if (row >= rows) return;
   const i64 label = labels[row];

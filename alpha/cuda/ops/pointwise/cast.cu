@@ -45,6 +45,7 @@ WHERE(8, u64)
 
 // y[0 .. nbytes) = the 8 bytes of `pattern`, over and over
 extern "C" __global__ void __launch_bounds__(THREADS) fill(u8 *y, u64 pattern, i64 nbytes) {
+  ptx::follow();
   const u32 low = static_cast<u32>(pattern), high = static_cast<u32>(pattern >> 32);
   const uint4 packet = {low, high, low, high};
   const i64 packets = nbytes / 16, step = static_cast<i64>(gridDim.x) * THREADS;

@@ -162,6 +162,7 @@ FLOAT_KERNELS(KERNELS)
 // y[k] = sum of the partial sums of tensor k; a block per tensor, `blocks` partial sums in all.
 extern "C" __global__ void __launch_bounds__(THREADS)
     totals(const __grid_constant__ Table table, int count, const float *partial, int blocks, float *y) {
+  ptx::follow();
   const i64 *first = table.words + 2 * count;
   const i64 end = blockIdx.x + 1 < count ? first[blockIdx.x + 1] : blocks;
   double sum = 0;
@@ -178,6 +179,7 @@ ALPHA_KERNEL(totals)
 extern "C" __global__ void __launch_bounds__(THREADS)
     decide(const float *squares, int count, float *scale, int *counts, float *factor, int growth_interval,
            float largest, float max_norm) {
+  ptx::follow();
   double sum = 0;
   for (int i = threadIdx.x; i < count; i += THREADS) sum += squares[i];
   sum = fold_group(sum, THREADS, Add());

@@ -91,6 +91,7 @@ INLINE float activated(float v, float bias, int relu) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
+  ptx::follow();
   DYNAMIC_SHARED(unsigned, filter);
   __shared__ StemRow rows[POSITIONS];
   __shared__ __align__(16) float bias[COLUMNS];

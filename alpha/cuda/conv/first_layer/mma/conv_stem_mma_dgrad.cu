@@ -90,6 +90,7 @@ INLINE float exact(const BandShape &s, const Operands &o, int image, int ih, int
 
 extern "C" __global__ void __launch_bounds__(BAND_THREADS, BLOCKS)
 stem_mma_dgrad(Operands o, BandShape s) {
+  ptx::follow();
   DYNAMIC_SHARED(unsigned, filter);
   __shared__ __align__(16) float lines[BAND_WARPS][(ZEROS + SEGMENT + ZEROS) * LINE];
   s.fh = s.fw = s.ic = 3, s.oc = CHANNELS;  // constants

@@ -90,6 +90,7 @@ INLINE void exact(const StemShape &s, const ELEMENT *x, const ELEMENT *g, int ti
 
 extern "C" __global__ void __launch_bounds__(THREADS, ALIGNED ? 2 : 1)
 stem_mma_wgrad(const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int tiles) {
+  ptx::follow();
   DYNAMIC_SHARED(float, smem);
   __shared__ StemRow rows[POSITIONS + GROUPS * BATCH];  // those behind the last one lie outside of every image
   __shared__ int offsets[CHUNK];
