@@ -44,7 +44,7 @@ extern char* arena;  // all device memory
 extern size_t arena_bytes, memory_bytes;
 extern uint8_t* granules;          // see EMU_GRANULE
 typedef std::function<int()> Work;
-int submit(void* stream, Work work);   // does it, or records it where the stream is being captured
+int submit(void* stream, Work work, bool is_kernel = false);   // does it, or records it where the stream is being captured
 int not_in_capture(const char* what);  // OK, or the error of a call that must not come while a stream is captured
 int not_beside_capture(const char* what);  // the same of calls that use the default stream
 std::string guards_broken();       // what was overwritten behind a device block, or ""

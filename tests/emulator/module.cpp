@@ -203,7 +203,7 @@ static int launch(void* stream, Launch l, void** params, void** extra) {
   const std::string why = refusal(l), clusters = cluster_refusal(l), name = std::string("launch of ") + k.name + ": ";
   if (!why.empty()) return error(INVALID_VALUE, name + why);
   if (!clusters.empty()) return error(INVALID_CLUSTER_SIZE, name + clusters);
-  return submit(stream, [l = std::move(l)] { return run(l); });
+  return submit(stream, [l = std::move(l)] { return run(l); }, true);
 }
 int cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void* stream, void** params, void** extra) {

@@ -8,6 +8,7 @@
 using Nodes = std::vector<void*>;  // a node's handle is its number, from 1 on
 struct Node {
   Work work;
+  bool is_kernel;
   Nodes after;
 };
 struct Graph {
@@ -27,6 +28,7 @@ struct Event {
   double at_ms;
 };
 static auto& captured = *new std::vector<Stream*>;  // the streams under capture; never destroyed
+static const Graph* last_captured;                  // whose nodes handles are of, outside of a capture
 
 static Stream* stream_of(void* handle) {  // nullptr for the default stream: null, CU_STREAM_LEGACY 1, _PER_THREAD 2
   return (size_t)handle > 2 ? (Stream*)handle : nullptr;
@@ -45,7 +47,7 @@ int not_beside_capture(const char* what) {
     if (s->blocking) return invalidate(s, CAPTURE_IMPLICIT, std::string(what) + " on the default stream");
   return not_in_capture(what);
 }
-int submit(void* handle, Work work) {
+int submit(void* handle, Work work, bool is_kernel) {
   LOCKED;
   Stream* s = stream_of(handle);
   if (!s) {
@@ -55,7 +57,7 @@ int submit(void* handle, Work work) {
   if (!s->capture) return work();
   if (s->invalid) return error(CAPTURE_INVALIDATED, "the capture of this stream is invalid");
   Graph& g = *s->capture;
-  g.nodes.push_back({std::move(work), std::move(g.tips)});
+  g.nodes.push_back({std::move(work), is_kernel, std::move(g.tips)});
   g.tips = {(void*)g.nodes.size()};
   return OK;
 }
@@ -154,7 +156,7 @@ int cuStreamEndCapture(void* handle, Graph** graph) {
   Stream* s = stream_of(handle);
   *graph = nullptr;
   if (!s || !s->capture) return error(ILLEGAL_STATE, "this stream is not being captured");
-  if (!s->invalid) *graph = s->capture;
+  if (!s->invalid) last_captured = *graph = s->capture;
   else delete s->capture;
   end_capture(s);
   return *graph ? OK : error(CAPTURE_INVALIDATED, "the capture of this stream was invalid");
@@ -190,9 +192,45 @@ int cuStreamUpdateCaptureDependencies(void* handle, void** nodes, size_t n, unsi
 }
 
 // ---- graphs
-int cuGraphGetNodes(const Graph* g, void** nodes, size_t* n) {  // their number; nodes have no handles here
+int cuGraphGetNodes(const Graph* g, void** nodes, size_t* n) {
   *n = g->nodes.size();
-  return nodes ? error(INVALID_VALUE, "cuGraphGetNodes: nodes have no handles on the emulated driver") : OK;
+  return nodes ? error(INVALID_VALUE, "cuGraphGetNodes gives their number alone on the emulated driver") : OK;
+}
+int cuGraphGetEdges(const Graph* g, void** from, void** to, size_t* n) {
+  size_t count = 0;
+  for (size_t k = 0; k < g->nodes.size(); k++)
+    for (void* before : g->nodes[k].after) {
+      if (from && count < *n) from[count] = before, to[count] = (void*)(k + 1);
+      count++;
+    }
+  *n = count;
+  return OK;
+}
+int cuGraphNodeGetType(void* handle, int* type) {  // 0: a kernel, 1: a copy or what else there is. Of the last graph
+  *type = !last_captured || (size_t)handle > last_captured->nodes.size() ||
+          !last_captured->nodes[(size_t)handle - 1].is_kernel;
+  return OK;
+}
+int cuGraphRemoveDependencies(Graph* g, void** from, void** to, size_t n) {
+  for (size_t k = 0; k < n; k++) {
+    Nodes& after = g->nodes[(size_t)to[k] - 1].after;
+    const auto found = std::find(after.begin(), after.end(), from[k]);
+    if (found == after.end()) return error(INVALID_VALUE, "the graph has no such edge");
+    after.erase(found);
+  }
+  return OK;
+}
+struct EdgeData {
+  unsigned char from_port, to_port, type, reserved[5];
+};
+int cuGraphAddDependencies_v2(Graph* g, void** from, void** to, const EdgeData* data, size_t n) {
+  for (size_t k = 0; k < n; k++) {
+    const Node &before = g->nodes[(size_t)from[k] - 1], &behind = g->nodes[(size_t)to[k] - 1];
+    if (data && data[k].type && !(before.is_kernel && behind.is_kernel))
+      return error(INVALID_VALUE, "a programmatic edge that is not between kernels");
+    g->nodes[(size_t)to[k] - 1].after.push_back(from[k]);
+  }
+  return OK;
 }
 int cuGraphInstantiateWithFlags(Graph** executable, const Graph* g, unsigned long long) {
   const int refused = not_in_capture("cuGraphInstantiate");
@@ -215,6 +253,7 @@ int cuGraphLaunch(const Graph* executable, void* stream) {
   return submit(stream, [nodes = executable->nodes] { return run(nodes); });
 }
 int cuGraphDestroy(Graph* g) {
+  if (g == last_captured) last_captured = nullptr;
   delete g;
   return OK;
 }

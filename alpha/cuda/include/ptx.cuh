@@ -40,12 +40,11 @@ namespace ptx {
 INLINE unsigned shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 #endif
 
-// The first thing in every kernel: it waits for the kernels before it, and lets those behind it be launched, which wait
-// here in turn. In a recording (runtime/recording.py) a kernel's blocks are in their places so when the last one ends.
+// The first thing in every kernel: it waits until the kernel before it has ended, and what that wrote can be read. In a
+// recording (runtime/recording.py) the blocks may be in their places by then.
 INLINE void follow() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

@@ -52,6 +52,7 @@ class Kernel:
                  shared: int = 0, defines: Defines | None = None) -> None:
         self.entry, self.args, self.shared = entry, args, shared
         self.unit = toolchain.unit_of(source, defines, entry)
+        self.follows = not toolchain.is_users(self.unit)  # ours begin with `follow` (ptx.cuh)
         self.block = (*((threads,) if isinstance(threads, int) else threads), 1, 1)[:3]
         self.threads = self.block[0] * self.block[1] * self.block[2]
         layout = _layout(entry, args)
@@ -99,6 +100,8 @@ class Kernel:
             self._launch(grid, self.block, buffer, self.shared, context.stream)
         except context.driver.Error as error:
             raise self._fault(grid, error, watched=False) from error
+        if not self.follows and memory.recorder:
+            memory.recorder.stands_apart()
 
     def _waits(self, grid: Any, buffer: bytes) -> bool:
         """Tells whether a launch has been added to the backlog; if not, it can be made.  Raises CompileError."""

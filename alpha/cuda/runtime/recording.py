@@ -17,7 +17,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -39,6 +40,7 @@ RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: memory may be allocated meanwhile
 ROOM = 3840  # bytes of the numbers that a replay begins with, of which 16 are seed and counter
 MOST = 8     # arrays that a launch copies
 ADD, SET = 0, 1  # flags of cuStreamUpdateCaptureDependencies
+KERNEL_NODE = 0  # CU_GRAPH_NODE_TYPE_KERNEL
 _PACK = struct.Struct(f"{3 * MOST}q").pack
 _PAIRS = f"block[{24 * MOST}] copies, i32 count"
 _BEGIN = Kernel("begin.cu", "begin", f"ptr to, block[{ROOM}] numbers, {_PAIRS}", threads=ROOM // 8)
@@ -59,6 +61,7 @@ class Recorder:
         self.arena = arena
         self.own: set[int] = set()
         self.held: dict[int, Array] = {}
+        self.apart: Token = frozenset()  # nodes of kernels that do not wait by themselves
         self.begin: Array | None = None
         self.counter = random.get_state()[1]
         self.drawn: dict[int, int] = {}  # numbers that kernels make, by their offset; backward makes them again
@@ -74,6 +77,10 @@ class Recorder:
         """Takes notice of a block of the arena."""
         self.own.add(block)
         self._settled.discard(block)
+
+    def stands_apart(self) -> None:
+        """Takes notice of a launch of a kernel that does not begin with `follow` (ptx.cuh)."""
+        self.apart |= self._tips()
 
     def hold(self, values: Sequence[Any]) -> None:
         """Keeps those arguments of a launch alive that nobody else may; it waits for who has written the others."""
@@ -270,7 +277,7 @@ class Recording:
             try:
                 if whole:
                     libcuda.check("cuStreamEndCapture", status)
-                    _overlap(graph)
+                    _overlap(graph, recorder.apart)
                     libcuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, ctypes.c_ulonglong(0))
             finally:
                 if graph:
@@ -322,36 +329,29 @@ class _EdgeData(ctypes.Structure):
                 ("reserved", ctypes.c_ubyte * 5))
 
 
-PROGRAMMATIC = _EdgeData(1, 0, 1)
-KERNEL = 0
+PROGRAMMATIC = _EdgeData(1, 0, 1)   # blocks behind are launched when those before return, and wait for what they wrote
 
 
-def _overlap(graph: ctypes.c_void_p) -> None:
-    import os
-    if os.environ.get("NOPDL"):
+def _overlap(graph: ctypes.c_void_p, apart: Container[int]) -> None:
+    """Has kernels that wait for one kernel alone be launched when its last block returns, before all that it wrote is
+    seen by others: each waits for that by itself (`follow` in ptx.cuh).  apart: nodes of kernels that do not."""
+    if not hasattr(libcuda.library(), "cuGraphAddDependencies_v2") or context.capability < (9, 0):
         return
-    count = ctypes.c_size_t()
+    count, kind = ctypes.c_size_t(), ctypes.c_int()
     libcuda.call("cuGraphGetEdges", graph, None, None, ctypes.byref(count))
-    begin, end = (ctypes.c_void_p * count.value)(), (ctypes.c_void_p * count.value)()
-    libcuda.call("cuGraphGetEdges", graph, begin, end, ctypes.byref(count))
-
-    def is_kernel(node: int) -> bool:
-        kind = ctypes.c_int()
+    before, behind = (ctypes.c_void_p * count.value)(), (ctypes.c_void_p * count.value)()
+    libcuda.call("cuGraphGetEdges", graph, before, behind, ctypes.byref(count))
+    waits, kernels = Counter(behind), set[int]()
+    for node in {*before, *behind}:
         libcuda.call("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
-        return kind.value == KERNEL
-
-    kernels = {node: is_kernel(node) for node in {*begin, *end}}
-    into, out = {}, {}
-    for a, b in zip(begin, end):
-        into[b] = into.get(b, 0) + 1
-        out[a] = out.get(a, 0) + 1
-    mode = os.environ.get("PDL", "all")
-    edges = [(a, b) for a, b in zip(begin, end) if kernels[a] and kernels[b] and (
-        mode == "all" or into[b] == 1 and (mode == "into" or out[a] == 1))]
-    n = len(edges)
-    a, b = (ctypes.c_void_p * n)(*[e[0] for e in edges]), (ctypes.c_void_p * n)(*[e[1] for e in edges])
-    libcuda.call("cuGraphRemoveDependencies", graph, a, b, ctypes.c_size_t(n))
-    libcuda.call("cuGraphAddDependencies_v2", graph, a, b, (_EdgeData * n)(*[PROGRAMMATIC] * n), ctypes.c_size_t(n))
+        if kind.value == KERNEL_NODE:
+            kernels.add(node)
+    edges = [(a, b) for a, b in zip(before, behind) if waits[b] == 1 and kernels >= {a, b} and b not in apart]
+    ends = [(ctypes.c_void_p * len(edges))(*nodes) for nodes in zip(*edges)] if edges else ()
+    if ends:
+        libcuda.call("cuGraphRemoveDependencies", graph, *ends, ctypes.c_size_t(len(edges)))
+        libcuda.call("cuGraphAddDependencies_v2", graph, *ends, (_EdgeData * len(edges))(*[PROGRAMMATIC] * len(edges)),
+                     ctypes.c_size_t(len(edges)))
 
 
 def _table(pairs: Sequence[tuple[Array, Array]]) -> tuple[int, bytes, int]:

@@ -147,14 +147,14 @@ def declare(unit: Unit, entry: str, codes: str) -> None:
     both cases the next launch looks at the file again.
     """
     entries = _declared.setdefault(unit, {})
-    if entry not in entries or _is_users(unit):
+    if entry not in entries or is_users(unit):
         with _lock:
             for known in (_modules, _failed, _jobs, _found):
                 known.pop(unit, None)  # type: ignore[attr-defined]
     entries[entry] = codes
 
 
-def _is_users(unit: Unit) -> bool:
+def is_users(unit: Unit) -> bool:
     return not unit.source.is_relative_to(HOME) and unit.source not in generated
 
 
@@ -168,7 +168,7 @@ def is_at_hand(unit: Unit) -> bool:
 
     Raises CompileError where there is no compiler.
     """
-    if unit in _modules or unit in _failed or _is_users(unit):
+    if unit in _modules or unit in _failed or is_users(unit):
         return True
     job = _jobs.get(unit)
     if job:
@@ -194,7 +194,7 @@ def _pack(folder: Path, maker: str) -> Pack:
 
 def _packed(unit: Unit) -> bytes | None:
     """Returns the module of a unit of ours if it came with alpha."""
-    return None if _is_users(unit) else pack().find(unit.source, unit.defines, context.arch)
+    return None if is_users(unit) else pack().find(unit.source, unit.defines, context.arch)
 
 
 def start(unit: Unit) -> None:
