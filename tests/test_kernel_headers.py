@@ -49,6 +49,13 @@ def test_no_header_is_a_diary(path: Path) -> None:
     assert text.count("\n") < 45 and not DIARY.search(text.replace("tried.md", "")), DIARY.search(text)
 
 
+@pytest.mark.parametrize("path", [path for path in SOURCES if "__global__" in path.read_text()], ids=lambda path: path.name)
+def test_a_kernel_begins_with_its_wait(path: Path) -> None:
+    """Else it may read what the kernel before it in a recording has not written yet (runtime/recording.py)."""
+    bodies = re.findall(r'extern "C" __global__[^{]*{([^;]*);', path.read_text())
+    assert bodies and all(body.strip() == "ptx::follow()" for body in bodies)
+
+
 def test_a_missing_line_is_noticed() -> None:
     labels = LABEL.findall(head(HOME / "conv" / "ffma" / "conv_ffma.cu"))
     assert in_order(labels, CONVOLUTION) and not in_order([n for n in labels if n != "Zeros"], CONVOLUTION)

@@ -132,6 +132,35 @@ def test_nodes_come_after_those_that_they_are_told_to(forgotten: bool) -> None:
     assert (x.get() == ((2 + 10) * 3 if forgotten else 2 * 3 + 10)).all()
 
 
+def test_edges_of_a_graph_are_taken_out_and_put_in() -> None:
+    stream, x, y = cuda.Stream(), ones(), ones()
+    begin(stream)
+    scale_add(stream, x, 1, 1)
+    scale_add(stream, x, 3, 0)
+    cuda.memcpy_dtod_async(y.gpudata, x.gpudata, 16, stream)
+    status, graph = end(stream)
+    count, kind = ctypes.c_size_t(), ctypes.c_int()
+    call("cuGraphGetEdges", graph, None, None, ctypes.byref(count))
+    before, behind = (Handle * count.value)(), (Handle * count.value)()
+    call("cuGraphGetEdges", graph, before, behind, ctypes.byref(count))
+    assert [*before] == [1, 2] and [*behind] == [2, 3]
+    kinds = []
+    for node in (1, 2, 3):
+        call("cuGraphNodeGetType", Handle(node), ctypes.byref(kind))
+        kinds.append(kind.value)
+    assert kinds == [0, 0, 1]
+    data = (ctypes.c_ubyte * 16)(1, 0, 1, *[0] * 5, 1, 0, 1)
+    one = ctypes.c_size_t(1)
+    call("cuGraphRemoveDependencies", graph, before, behind, ctypes.c_size_t(2))
+    assert LIBCUDA.cuGraphRemoveDependencies(graph, before, behind, one) == 1
+    assert LIBCUDA.cuGraphAddDependencies_v2(graph, before, behind, data, ctypes.c_size_t(2)) == 1  # not of a copy
+    call("cuGraphAddDependencies_v2", graph, (Handle * 1)(2), (Handle * 1)(3), None, one)
+    found = Handle()
+    call("cuGraphInstantiateWithFlags", ctypes.byref(found), graph, ctypes.c_ulonglong(0))
+    replay(found, stream)
+    assert (y.get() == 6).all()
+
+
 def test_dependencies_that_cannot_be() -> None:
     stream = cuda.Stream()
     assert wait_for(stream, []) == 401
