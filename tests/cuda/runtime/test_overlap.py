@@ -26,6 +26,7 @@ extern "C" __global__ void twice(const float *x, float *y, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) y[i] = 2 * x[i];
 }
+ALPHA_KERNEL(twice)
 """
 
 
