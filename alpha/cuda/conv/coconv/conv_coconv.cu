@@ -306,7 +306,8 @@ INLINE void store_tile(const Levels &t, OutBoxes<Tile, OUT> &out, const float (&
   };
   if (t.statistics) {
     const StoredRows rows = {t.height - at.h, t.width - at.w};
-    const TileStatistics<OUT> statistics = {t.statistics, t.columns, column, t.columns - column, rows.all(), rows};
+    const int first = column + number * OutBoxes<Tile, OUT>::COLS;
+    const TileStatistics<OUT> statistics = {t.statistics, t.columns, first, t.columns - first, rows.all(), rows};
     put([&](const char *box, int b) { statistics.add(box, b); });
   } else {
     put([](const char *, int) {});

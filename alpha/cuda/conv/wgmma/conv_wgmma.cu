@@ -111,7 +111,7 @@ template <class O> struct Results {
     };
     if (counts) {
       const StoredRows rows(t, tile, item, depth);
-      const int column = field(item, COLUMN);
+      const int column = field(item, COLUMN) + number * OutBoxes<Tile, O>::COLS;
       const TileStatistics<O> statistics = {t.statistics, t.counted, field(item, GROUP) * t.columns + column,
                                             t.columns - column, rows.all(item), rows};
       put([&](const char *box, int b) { statistics.add(box, b); });

@@ -350,7 +350,7 @@ template <class T, class O> struct OutBoxes {
       also(box, b);
     }
   }
-  // Stores the sums of the columns of box number b alone; not the last one of 96 columns of 16 bits.
+  // Stores the sums of the columns of box number b alone; to `also` it is the first.
   template <class Store, class Also>
   INLINE void one(const float (&sum)[COLS / 2], int b, const Finish &finish, Store store, Also also) {
     if (b * COLS >= finish.columns) return;
@@ -363,7 +363,7 @@ template <class T, class O> struct OutBoxes {
           else write<false>(to, place, sum, here, 0, O());
         },
         [&](const char *from) { store(from, b * COLS); });
-    also(box, b);
+    also(box, 0);
   }
   INLINE void drain() const { turns.drain(); }
 
