@@ -17,7 +17,6 @@ from alpha.cuda.conv.mma.mma import MmaSlab, MmaWgrad
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
-from alpha.cuda.lazy import Guard
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.ops.shape import pad_cuda, part
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
@@ -65,15 +64,14 @@ class Padded(Candidate):
         run, (x, w, y) = self.inner.prepare(wide), (wide.x_shape, wide.w_shape, wide.y_shape)
         first, second, written = {"fprop": (x, w, y), "dgrad": (y, w, x), "wgrad": (x, y, w)}[self.pass_name]
 
-        def launch(a: Array, b: Array, out: Array, epilogue: Epilogue = NOTHING) -> Guard:
+        def launch(a: Array, b: Array, out: Array, epilogue: Epilogue = NOTHING) -> None:
             made = out if out.shape == written else empty(written, out.dtype)
             bias, relu = epilogue.known()
             more = (Epilogue.of(bias and _fitted(bias, y[3:]), "relu" if relu else None),) * (self.pass_name == "fprop")
-            flags: Guard = run(_fitted(a, first), _fitted(b, second), made, *more)
+            run(_fitted(a, first), _fitted(b, second), made, *more)
             if made is not out:  # what belongs to the result
                 ranges = tuple((0, n, 1) for n in out.shape)
                 part("padded", made.shape, ranges, ITEMSIZE[made.dtype], False).copy(made, out)
-            return flags
         return launch
 
 

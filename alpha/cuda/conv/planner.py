@@ -19,8 +19,8 @@ registers them all:
 
 A plan is made once per description and precision. Of the candidates that fit both, the cheapest by estimate is taken,
 conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed once per device and remembered in the cache
-directory. A kernel that reads planes returns the flags of its operands. A plan then lets a float32 kernel follow behind
-them, launch(..., guard=flags): the result is right in any case, and nobody waits to know.
+directory. A kernel that reads planes looks at the flags of its operands, and reads float32 where one is set: the result
+is right in any case, and nobody waits to know.
 
 A candidate computes by one algorithm of alpha.ops.algorithms, most directly. Where a request is free, another is taken
 if its time is well below direct's, its error keeps the promise of the precision, and it does not stay out by itself.
@@ -41,7 +41,6 @@ from typing import Any, NamedTuple
 from alpha.build import cache_dir
 from alpha.config import config
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
-from alpha.cuda.lazy import elements_behind
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
@@ -89,7 +88,6 @@ class Candidate:
         reads, writes: what the kernel reads (lazy/operands.py) and its output's dtype.
         adds: whether launch(g, w, dx, adds=True) of a dgrad adds to what dx holds.
         joins: whether launch(x, w, y, epilogue, residual=r) of fprop adds r before relu, to what it would store.
-        takes_guard: whether launch(..., guard=flags) is understood, see the head of this file.
         precisions: those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
         algorithm: its name in alpha.ops.algorithms.names.
     """
@@ -98,7 +96,7 @@ class Candidate:
     name: str
     reads: str = "float32"
     writes: str = "float32"
-    adds = joins = takes_guard = False
+    adds = joins = False
     precisions: tuple[str, ...] | None = None
     algorithm: str = "direct"
 
@@ -124,10 +122,6 @@ class Candidate:
     def stays_out(self, desc: ConvDesc, direct: Candidate) -> str | None:
         """Returns why it is not taken where the choice is free and `direct` is the best of the direct ones, or None."""
         return "is taken where it is named"
-
-    def whole(self) -> Candidate:
-        """Returns it without sums that are cut, for what follows behind flags."""
-        return self
 
 
 class Option(NamedTuple):
@@ -223,11 +217,8 @@ def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool
         conversion_us = time_us(conversion(candidate, desc, precision))
         waiting.append((candidate.least_us(desc) + conversion_us, conversion_us, candidate))
     options, best_us = [], float("inf")
-    alone = PRECISIONS[precision].stores == "float32" and not exact_kernel(pass_name, desc, precision)
     for least_us, conversion_us, candidate in sorted(waiting, key=lambda entry: entry[0]):
         reason = candidate.rejection(desc) if every or least_us < best_us else f"takes at least {least_us:.1f} us"
-        if alone and candidate.reads != "float32":
-            reason = reason or "no float32 kernel is there for elements that planes do not hold"
         us = float("inf") if reason else time_us(candidate.cost(desc)) + conversion_us
         best_us = min(best_us, us)
         options.append(Option(candidate, reason, us))
@@ -237,13 +228,11 @@ def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool
 def _make(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> Plan:
     options = weighed(pass_name, desc, precision, request)
     fitting = [option for option in options if not option.reason]
-    exact = exact_kernel(pass_name, desc, precision)
     if config.tune and len(fitting) > 1:
         fitting = measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
     chosen = fitting[0].candidate
-    return Plan(pass_name, desc, precision, tuple(options), chosen, launch_of(chosen, desc, precision, exact),
-                config.tune)
+    return Plan(pass_name, desc, precision, tuple(options), chosen, launch_of(chosen, desc, precision), config.tune)
 
 
 def weighed(pass_name: str, desc: ConvDesc, precision: str, request: Request = AUTO) -> list[Option]:
@@ -285,13 +274,6 @@ def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request, 
     return sorted(options, key=BY_TIME)
 
 
-def exact_kernel(pass_name: str, desc: ConvDesc, precision: str) -> Candidate | None:
-    """Returns what follows behind flags: a float32 kernel, as a rule for nothing, that takes no memory for slices."""
-    serving = candidates(pass_name, precision, of=type(desc))
-    found = next((c for c in serving if c.takes_guard and not c.rejection(desc)), None)
-    return found and found.whole()
-
-
 def _reasons(options: list[Option]) -> str:
     """Returns a line for each of the most frequent reasons: how many candidates it rules out, and one of them."""
     names: dict[str, list[str]] = {}
@@ -304,23 +286,11 @@ def _reasons(options: list[Option]) -> str:
 
 
 # ---- launches on arrays ----------------------------------------------------------------------------------------------
-def launch_of(candidate: Candidate, desc: ConvDesc, precision: str, exact: Candidate | None = None) -> Launch:
-    """Returns the launch of a candidate on arrays as a precision stores them.
-
-    Args:
-        exact: a candidate that reads float32, and takes over where planes do not hold float32 tensors well.
-    """
-    launch, stores = candidate.prepare(desc), PRECISIONS[precision].stores
-    if stores != "float32":
-        return _converting(launch) if candidate.reads == "float32" else launch
-    return launch if candidate.reads == "float32" or not exact else _guarded(launch, exact.prepare(desc))
-
-
-def _guarded(launch: Launch, exact: Launch) -> Launch:
-    def run(*arguments: Any) -> None:
-        guard = launch(*arguments)
-        exact(*[elements_behind(a, guard) for a in arguments], guard=guard)
-    return run
+def launch_of(candidate: Candidate, desc: ConvDesc, precision: str) -> Launch:
+    """Returns the launch of a candidate on arrays as a precision stores them."""
+    launch = candidate.prepare(desc)
+    converts = PRECISIONS[precision].stores != "float32" and candidate.reads == "float32"
+    return _converting(launch) if converts else launch
 
 
 def _converting(launch: Launch) -> Launch:

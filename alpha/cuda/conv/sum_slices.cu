@@ -6,7 +6,7 @@
 // Threads:  grid (parts of a tile, tiles). A thread adds one float4 of every `split`-th slot; the `split` partial
 //           sums of an element meet in shared memory. Few elements with many slots want a large split
 // Measured: with the kernels whose slices it adds
-#include "guard.cuh"
+#include "ptx.cuh"
 
 struct SumTile {
   int slot, count;
@@ -16,10 +16,8 @@ struct SumTile {
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-sum_slices(const float *work, float *dw, const SumTile *tiles, int tile_floats, int tile_cols, int dw_row, int split,
-           Guard guard) {
+sum_slices(const float *work, float *dw, const SumTile *tiles, int tile_floats, int tile_cols, int dw_row, int split) {
   ptx::follow();
-  if (spared(guard)) return;
   __shared__ float4 partial[256];
   const SumTile tile = tiles[blockIdx.y];
   const int width = 256 / split, lane = threadIdx.x % width, part = threadIdx.x / width;

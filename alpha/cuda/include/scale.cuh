@@ -7,6 +7,7 @@
 struct Scale {
   float first, second;
 
+  INLINE Scale() : first(1), second(1) {}  // of float32
   INLINE Scale(const float *a, const float *b) {
     const int exponent = (__float_as_int(*a) >> 23) + (__float_as_int(*b) >> 23) - 254;
     const int half = abs(exponent) < 127 ? exponent : exponent / 2;
@@ -14,3 +15,13 @@ struct Scale {
     second = __int_as_float((127 + exponent - half) << 23);
   }
 };
+
+// Right before slices of sums lie the scales of their operands, which one thread of the kernel that makes them tells.
+INLINE void tell_scales(void *slots, float a, float b) {
+  static_cast<float *>(slots)[-2] = a;
+  static_cast<float *>(slots)[-1] = b;
+}
+INLINE Scale told_scale(const void *slots) {
+  const float *behind = static_cast<const float *>(slots);
+  return Scale(behind - 2, behind - 1);
+}

@@ -10,11 +10,11 @@ A producer whose result may wait, or be written in another form:
 A reader, of any array:
     x.ptr                  float32 elements, written now if need be
     operand                what a tensor core reads: 16-bit planes and their scale
+    exact                  what a kernel reads where planes do not hold an operand
     split_view             the planes that an array consists of, or else the array
     kept_with              what is made of an array and kept with it
     write_for              has a pass run before memory is taken for what is made of it
     bound_of               a bound of the elements, known without reading them
-    elements_behind        elements for a launch that is spared as a rule
     join, joined_elements  has a pass write its planes within a larger array
     peek                   elements for a check, which changes nothing
     value_of, settle       what an array is to such a reader; and that it is written
@@ -33,18 +33,14 @@ from alpha.cuda.lazy import statistics
 from alpha.cuda.lazy.bounded import reserve_for
 from alpha.cuda.lazy.chained import chain, offer, settle, value_of
 from alpha.cuda.lazy.deferred import (
-    GUARD_ARGS,
     GUARDED,
     PLANE_WRITERS,
-    UNGUARDED,
-    Guard,
     Memory,
     Rows,
     bound_of,
     can_wait,
     companion_output,
     defer,
-    elements_behind,
     flush_gradients,
     join,
     joined_elements,
@@ -55,10 +51,13 @@ from alpha.cuda.lazy.deferred import (
 )
 from alpha.cuda.lazy.forms import form_of, held, memory_key, progress, write_as
 from alpha.cuda.lazy.operands import (
+    EXACT_ARGS,
     KEEP,
     READS,
     SPLITS_PAY,
+    UNFLAGGED,
     Operand,
+    exact,
     flag_counter,
     flagged_count,
     forget,
@@ -70,9 +69,9 @@ from alpha.cuda.lazy.operands import (
 from alpha.cuda.lazy.other_form import columns, pack, packed_form, rows_of
 from alpha.cuda.lazy.quiet import inferring, is_inferring, is_undisturbed, undisturbed
 
-__all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNGUARDED", "Guard", "Memory",
+__all__ = ["EXACT_ARGS", "GUARDED", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNFLAGGED", "Memory",
            "Operand", "Rows", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer",
-           "elements_behind", "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "held",
+           "exact", "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "held",
            "inferring", "is_inferring", "is_undisturbed", "join", "joined_elements", "kept_with", "memory_key",
            "offer", "operand", "pack", "packed_form", "peek", "planes_are_read", "prepare_weights", "progress",
            "reserve", "reserve_for", "rows_of", "settle", "split_view", "statistics", "undisturbed", "value_of",

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import ref
 
 from alpha.config import config
-from alpha.cuda.lazy.deferred import Deferred, Guard, chained_blocks, waiting
+from alpha.cuda.lazy.deferred import Deferred, chained_blocks, waiting
 from alpha.cuda.lazy.quiet import is_peeking, lock, peeking
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, Derived, Shape, extent
@@ -90,9 +90,6 @@ class ChainStorage(Derived):
                 chain, arrays = self._computed()
                 held.append(arrays)
                 return arrays[[chain.steps[k] is self.value for k in chain.outputs].index(True)]
-
-    def elements_behind(self, guard: Guard) -> Array:
-        return self.elements()
 
     def planes(self, write: bool = False) -> None:
         """There are none."""

@@ -31,7 +31,7 @@ from alpha.cuda.lazy.quiet import is_peeking, is_undisturbed, lock, peeking
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Derived, Shape, allocate, empty, extent
+from alpha.cuda.runtime.memory import Array, Derived, Shape, allocate, extent
 from alpha.cuda.runtime.walk import BLOCKS, Walk
 from alpha.trace import late, running
 
@@ -41,12 +41,8 @@ FLAG, BOUND, MOST = 4, 12, 24
 
 PLANE_WRITERS = 2 * BLOCKS  # blocks of a pass that writes planes, all of which report to one header at their ends
 GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as a rule
-BLOCKS_PER_SM = 4           # of a merge: behind a guard it ends at once as a rule, and blocks cost time even then
-# The flags of two operands: blocks of a launch behind them end at once unless one is set (guard.cuh)
-Guard = tuple["Array | None", "Array | None"]
-UNGUARDED: Guard = (None, None)
-GUARD_ARGS = "ptr flag_a, ptr flag_b"
-_MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr header_of_y, i64 size, {GUARD_ARGS}")
+BLOCKS_PER_SM = 4           # of a merge
+_MERGE = Kernel("planes.cu", "planes_merge", "ptr x, ptr header, ptr y, ptr header_of_y, i64 size")
 
 waiting: WeakValueDictionary[int, Any] = WeakValueDictionary()
 chained_blocks: set[int] = set()  # ids of the memory that chains read which may be waiting; some may be others' by now
@@ -202,11 +198,6 @@ def write_for(x: Array, reads: str) -> None:
             x.derived.planes(write=True)
 
 
-def elements_behind(x: Any, guard: Guard) -> Any:
-    """Returns what a launch behind a guard reads for x: it is there where the launch is not spared."""
-    return x.derived.elements_behind(guard) if x.__class__ is Deferred else x
-
-
 def join(x: Array, whole: Memory, rows: Rows) -> bool:
     """Has a pass that waits write planes where they belong in a whole, if it can, and tells whether it has."""
     return x.__class__ is Deferred and x.derived.join(whole, rows)
@@ -302,18 +293,9 @@ class LazyStorage(Derived):
                 self._run(planes=False)
                 if self.in_planes:
                     memory = reserve(self.memory.elements.shape)
-                    self._merge(memory.elements, memory.scale, UNGUARDED)
+                    self._merge(memory.elements, memory.scale)
                     self.memory, self.in_planes, self.form[0] = memory, False, "merged"
         return self.memory.elements
-
-    def elements_behind(self, guard: Guard) -> Array:
-        """Returns what a launch behind a guard reads for the elements: they are there if it is not spared."""
-        with lock:
-            if not self.in_planes:
-                return self.elements()
-            y = empty(self.memory.elements.shape, "float32")
-            self._merge(y, None, guard)
-            return y
 
     def planes(self, write: bool = False) -> Memory | None:
         """Returns the memory if it has planes; `write`: has them written if nothing is yet."""
@@ -358,7 +340,7 @@ class LazyStorage(Derived):
                 if self._write is not None:
                     self._write(made, False)
                 else:
-                    self._merge(made.elements, None, UNGUARDED)
+                    self._merge(made.elements, None)
                 return made.elements
 
     def header_for(self, reads: str) -> Memory | None:
@@ -386,8 +368,8 @@ class LazyStorage(Derived):
                 made.contents = None
             waiting.pop(id(self), None)
 
-    def _merge(self, y: Array, header: Array | None, guard: Guard) -> None:
+    def _merge(self, y: Array, header: Array | None) -> None:
         """Writes the elements to y, and a header for them."""
         x, scale, _ = self.memory
         blocks = min(-(-x.size // (4 * _MERGE.threads)), BLOCKS_PER_SM * context.sm_count)
-        _MERGE(blocks, x, scale, y, header, x.size, *guard)
+        _MERGE(blocks, x, scale, y, header, x.size)

@@ -19,7 +19,6 @@
 // Measured: H100, 134 MB of float32, events around 12 calls on 3 sets, 2026-11-21, copy 91.6 us: maximum 46.3 us
 //           (99 % of the copy's rate), split float16x2 102.5 (89 %), float16 75.1 (91 %), bfloat16 72.8 (94 %); maximum
 //           and split after each other 145.4 and 116.6; more in benchmarks/results/h100/tried.md
-#include "guard.cuh"
 #include "multi_tensor.cuh"
 #include "planes.cuh"
 #include "reduce.cuh"
@@ -220,12 +219,10 @@ ALPHA_KERNEL(planes_bound)
 
 // ---- what reads planes that stand in the place of a tensor: 4 elements per thread at a time -------------------------
 
-// y = x, behind a guard or none, and a header with a bound of it or null
+// y = x, and a header with a bound of it or null
 extern "C" __global__ void __launch_bounds__(THREADS)
-    planes_merge(const void *x, const OperandHeader *header, float *y, OperandHeader *header_of_y, i64 size,
-                 Guard guard) {
+    planes_merge(const void *x, const OperandHeader *header, float *y, OperandHeader *header_of_y, i64 size) {
   ptx::follow();
-  if (spared(guard)) return;
   if (header_of_y && blockIdx.x == 0 && threadIdx.x == 0) *header_of_y = {1, 0, 0, header->most};
   const Stored stored(x, header, size);
   const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;

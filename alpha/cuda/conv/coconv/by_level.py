@@ -17,7 +17,7 @@ from alpha.cuda.conv.ffma import sk_dilated
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.wgmma import launch_of_arrays, wgrad
-from alpha.cuda.lazy import Guard, statistics
+from alpha.cuda.lazy import statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.coconv_desc import CoConvDesc
@@ -35,7 +35,7 @@ class ByLevel(Candidate):
 
     def __init__(self, unit: str, tiles: tuple[Any, ...]) -> None:
         self.tiles, self.pass_name, self.reads = tiles, tiles[0].pass_name, tiles[0].reads
-        self.writes, self.takes_guard = tiles[0].writes, tiles[0].takes_guard
+        self.writes = tiles[0].writes
         self.name = f"{unit} {self.reads} to {self.writes} by level"
 
     def best(self, desc: CoConvDesc) -> list[Any]:
@@ -59,13 +59,13 @@ class ByLevel(Candidate):
         runs = [tile.on_operands(level, first, channels) for tile, (first, level) in zip(self.best(desc), desc.levels)]
         slots = self._slots(desc) if self.pass_name == "fprop" else 0
 
-        def launch(a: Any, b: Any, out: Array, *more: Any, **guard: Guard) -> None:
+        def launch(a: Any, b: Any, out: Array, *more: Any, **exact: Any) -> None:
             if self.pass_name == "fprop":
                 epilogue, = more or (NOTHING,)
                 more = epilogue, statistics.attach(out, slots) if slots else None
             for run in runs:
-                run(a, b, out, *more, **guard)
-        return launch if self.takes_guard else launch_of_arrays(self.pass_name, self.reads, launch)
+                run(a, b, out, *more, **exact)
+        return launch if self.reads == "float32" else launch_of_arrays(self.pass_name, self.reads, launch)
 
     def _slots(self, desc: CoConvDesc) -> int:
         """Returns how many slots the statistics of y have, 0 for none: sums in slices and clusters count nothing, and

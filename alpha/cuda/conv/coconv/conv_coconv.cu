@@ -14,6 +14,7 @@
 // Zeros:    those that a tile's halo has of the padding are multiplied; where that costs more than reading taps one by
 //           one, another kernel is chosen
 // Filters:  a block is those of a tap and a chunk, TILE_N columns. All stay in shared memory where they have room
+// Exact:    where planes do not hold an operand of float32 results, `exact_sum` makes the sums; it leaves the padding out
 // Requires: sm_90a; stride 1; one group; channels multiples of 8; levels begin at multiples of 16 and of `unit`
 // Threads:  384: warps 0 and 1 copy the halos of consumers 0 and 1, warp 2 filters; each consumer has TILE_DEPTH tiles
 // Measured: H200, nvcc 13.0, us in bursts, operands made before (benchmarks/coconv.py), 2026-11-24, fprop / dgrad,
@@ -21,9 +22,11 @@
 //           512 x 16x16, 128, 3 levels 89 / 66 (183 / 191). float16x2 of the first 159 / 95 (strict 1038 / 857, TF32
 //           325 / 357). Levels of 16 columns: 33 clocks a product of 64 x 16 x 16, which reads its rows in 16; of issue
 //           slots half are used (ncu)
+#include "conv/exact_sum.cuh"
 #include "conv/wgmma/gemm_wgmma.cuh"
-#include "guard.cuh"
 #include "conv/wgmma/tile_statistics.cuh"
+
+constexpr bool EXACT_TOO = HAS_EXACT_WAY<ELEMENT, OUT>;
 
 struct Tile {
   using E = ELEMENT;
@@ -60,8 +63,8 @@ struct Levels {
   const float *bias, *scale_in, *scale_w;
   float *statistics;      // [block][consumer][mean, m2, count][columns], or null
   const uint2 *dilations;  // a byte each: fprop: units of a tile of columns; dgrad: sixteens of a chunk
-  Guard rewritten;         // whether `out` will be: nothing is counted then
   int images, height, width, channels, columns, side, reach, halo_stages, stages, relu, streams;
+  Exact exact;             // a: in
   int tiles_w, per_image, tiles, column_tiles, items, chunks, pitch, halo_bytes, blocks;
   bool held;
 
@@ -244,30 +247,95 @@ struct StoredRows {
   INLINE bool operator()(int row) const { return row / 8 < height && row % 8 < width; }
 };
 
+// The sums of SOME columns of a tile, all of one level, in float32 (conv/exact_sum.cuh), by all threads of a consumer; left:
+// the first.
+constexpr int SOME = Tile::DGRAD || Tile::BN / 4 > PIECE ? PIECE : Tile::BN / 4;
+INLINE void exact_sum(const Levels &t, char *smem, int consumer, int tile, int column_tile, int left, int unit, float *sum) {
+  constexpr int BYTES = EXACT_BYTES<64, SOME>, THREADS = 128;
+  float *const a = reinterpret_cast<float *>(smem + Tile::RING_AT + consumer * BYTES), *const b = a + 64 * EXACT_K;
+  const Stored in = t.exact.a.stored(), filters = t.exact.b.stored();
+  const Place8x8 at(t, tile);
+  const Place place;
+  const int thread = threadIdx.x % 128, row = place.row_in_box(0), taps = t.side * t.side;
+  const int column = column_tile * Tile::BN + left, columns = t.columns - column;
+  const int deep = Tile::DGRAD ? 16 : 64, blocks = (t.channels + deep - 1) / deep * taps;  // deep: of one dilation
+  UNROLL_BY(1) for (int block = 0; block < blocks; block++) {
+    const int tap = block % taps, first = block / taps * deep, count = min(deep, t.channels - first);
+    const int byte = Tile::DGRAD ? first / 16 % 4 : left / unit;
+    const uint2 dilations = t.dilations[Tile::DGRAD ? first / 64 : column_tile];
+    const int apart = (Tile::DGRAD ? -1 : 1) * int((byte < 4 ? dilations.x : dilations.y) >> 8 * (byte % 4) & 255);
+    const int h = at.h + (tap / t.side - t.side / 2) * apart, w = at.w + (tap % t.side - t.side / 2) * apart;
+    const auto pixel = [&](int r) {  // of `in`, or -1
+      const int y = h + r / 8, x = w + r % 8;
+      const bool there = unsigned(y) < unsigned(t.height) && unsigned(x) < unsigned(t.width);
+      return there ? (at.image * t.height + y) * t.width + x : -1;
+    };
+    ptx::bar_sync(EXACT_BARRIER + consumer, THREADS);
+    fill_rows<64, THREADS>(a, in, thread, count, [&](int r) {
+      const int from = pixel(r);
+      return from < 0 ? i64(-1) : i64(from) * t.channels + first;
+    });
+    if constexpr (Tile::DGRAD)
+      fill_lines<SOME, THREADS>(b, filters, thread, count, [&](int k, int c) {
+        return c < columns ? (i64(first + k) * taps + tap) * t.columns + column + c : -1;
+      });
+    else
+      fill_rows<SOME, THREADS>(b, filters, thread, count, [&](int c) {
+        return c < columns ? (i64(column + c) * taps + tap) * t.channels + first : -1;
+      });
+    ptx::bar_sync(EXACT_BARRIER + consumer, THREADS);
+    multiply_slab<SOME / 8, 64, SOME>(sum, a + row, b + place.col(0), count, pixel(row) >= 0, pixel(row + 8) >= 0);
+  }
+}
+
+// Stores a tile of an item.
+template <int N>
+INLINE void store_tile(const Levels &t, OutBoxes<Tile, OUT> &out, const float (&sum)[N], const Scale &scale, int item,
+                       int consumer, int depth, int number = 0) {  // number: of the box that alone is stored
+  const Place8x8 at(t, t.tile(item, consumer, depth));
+  if (!at.exists) return;
+  const int column = t.column(item);
+  const Finish finish = {scale, t.bias ? t.bias + column : nullptr, t.columns - column, t.relu != 0};
+  const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
+  const auto put = [&](const auto &also) {
+    const auto store = [&](const char *box, int col) {
+      if (threadIdx.x % 32 == 0) ptx::tma_store_4d(*t.out, box, column + col, at.w, at.h, at.image, policy);
+    };
+    if constexpr (N == Tile::SUMS) out(sum, finish, store, also);
+    else out.one(sum, number, finish, store, also);
+  };
+  if (t.statistics) {
+    const StoredRows rows = {t.height - at.h, t.width - at.w};
+    const int first = column + number * OutBoxes<Tile, OUT>::COLS;
+    const TileStatistics<OUT> statistics = {t.statistics, t.columns, first, t.columns - first, rows.all(), rows};
+    put([&](const char *box, int b) { statistics.add(box, b); });
+  } else {
+    put([](const char *, int) {});
+  }
+}
+
 template <int UNIT> INLINE void sum_tiles(const Levels &t, char *smem, Barriers &barriers) {
   const Scale scale(t.scale_in, t.scale_w);
-  const bool counts = t.statistics && (!t.rewritten.a || spared(t.rewritten));
-  const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
   OutBoxes<Tile, OUT> out(smem);
   Consumer<UNIT> consumer(t, smem, barriers);
   Tile::Sums sum;
   UNROLL_BY(1) for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
     consumer(sum, item);
-    const int column = t.column(item);
-    const Finish finish = {scale, t.bias ? t.bias + column : nullptr, t.columns - column, t.relu != 0};
-    UNROLL for (int d = 0; d < Tile::DEPTH; d++) {
-      const Place8x8 at(t, t.tile(item, consumer.number, d));
-      if (!at.exists) continue;
-      const auto store = [&](const char *box, int col) {
-        if (threadIdx.x % 32 == 0) ptx::tma_store_4d(*t.out, box, column + col, at.w, at.h, at.image, policy);
-      };
-      if (counts) {
-        const StoredRows rows = {t.height - at.h, t.width - at.w};
-        const TileStatistics<OUT> statistics = {t.statistics, t.columns, column, t.columns - column, rows.all(), rows};
-        out(sum[d], finish, store, [&](const char *box, int b) { statistics.add(box, b); });
-      } else {
-        out(sum[d], finish, store, [](const char *, int) {});
-      }
+    UNROLL for (int d = 0; d < Tile::DEPTH; d++) store_tile(t, out, sum[d], scale, item, consumer.number, d);
+  }
+  out.drain();
+}
+template <int PIECES> INLINE void exact_tiles(const Levels &t, char *smem, int unit) {
+  OutBoxes<Tile, OUT> out(smem);
+  const int consumer = threadIdx.x / 128 - 1;
+  UNROLL_BY(1) for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
+    UNROLL_BY(1) for (int part = 0; part < Tile::DEPTH * PIECES; part++) {
+      float sum[PIECE / 2] = {};
+      const int depth = part / PIECES, number = part % PIECES;
+      UNROLL for (int some = 0; some < PIECE; some += SOME)
+        exact_sum(t, smem, consumer, t.tile(item, consumer, depth), item % t.column_tiles, number * PIECE + some, unit,
+                  sum + some / 2);
+      store_tile(t, out, sum, Scale(), item, consumer, depth, number);
     }
   }
   out.drain();
@@ -276,25 +344,29 @@ template <int UNIT> INLINE void sum_tiles(const Levels &t, char *smem, Barriers 
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_coconv(const __grid_constant__ ptx::TensorMaps maps, const float *bias, const float *scale_in, const float *scale_w,
             float *statistics, const uint2 *dilations, int images, int height, int width, int channels, int columns,
-            int side, int reach, int unit, int halo_stages, int stages, int relu, int streams, const int *flag_in,
-            const int *flag_w) {
+            int side, int reach, int unit, int halo_stages, int stages, int relu, int streams, Exact exact) {
   ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ Barriers barriers;
   const CUtensorMap *const in = maps.few, *const w = in + 1, *const out = in + 2;
-  Levels t = {in,     w,     out,      bias,    scale_in, scale_w, statistics,  dilations, {flag_in, flag_w}, images,
-              height, width, channels, columns, side,     reach,   halo_stages, stages,    relu,              streams};
+  Levels t = {in,     w,     out,   bias,        scale_in, scale_w, statistics, dilations, images, height, width, channels,
+              columns, side, reach, halo_stages, stages,   relu,    streams,    exact};
   t.derive();
+  const bool flagged = EXACT_TOO && exact.flags.any();
   if (statistics) clear_slots(statistics, columns, columns, Tile::THREADS);
   if (threadIdx.x == 0) barriers.init();
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<40>();
+    if (flagged) return;
     if (threadIdx.x < 64) load_halos(t, smem, barriers, threadIdx.x / 32);
     else if (threadIdx.x < 96) load_filters(t, smem, barriers);
   } else {
     ptx::setmaxnreg_inc<232>();
+    if constexpr (EXACT_TOO) {
+      if (flagged) return exact_tiles<Tile::BN / PIECE>(t, smem, unit);
+    }
     if (Tile::DGRAD || unit >= Tile::BN) sum_tiles<Tile::BN>(t, smem, barriers);
     else if (unit == Tile::BN / 2) sum_tiles<Tile::BN / 2>(t, smem, barriers);
     else sum_tiles<Tile::BN / 4>(t, smem, barriers);

@@ -10,13 +10,16 @@
 // Halo:     as in conv_coconv.cu. A tile is 8 x 8 pixels; a tap reads eights of rows of the halo from any row on
 // Parts:    64 channels of x by 64 of g, all taps: sums stay in the registers of a block until its pixels are done
 // Zeros:    those that a tile's halo has of the padding are multiplied, as are pixels beyond the image
+// Exact:    where planes do not hold an operand, `Sums::exact` makes the sums
 // Requires: sm_90a; 3x3; stride 1; one group; channels multiples of 8; levels begin at multiples of 16
 // Threads:  384: warp 0 copies; consumers have half of the channels of g each, or where a unit is 64 wide, half of the
 //           taps. Two planes leave no registers for that: units are 32 wide at most
 // Measured: as conv_coconv.cu: bf16 52.5 and 75 us (PyTorch 222 and 190); float16x2 130 of the first (1334, TF32 672)
+#include "conv/exact_sum.cuh"
 #include "conv/wgmma/gemm_wgmma.cuh"
 
 using E = ELEMENT;
+constexpr bool EXACT_TOO = HAS_EXACT_WAY<E, float>;
 constexpr int PLANES = OPERAND_PLANES, BOX = 64 * 128, THREADS = 384, CONSUMERS = 2, MOST_STAGES = 6;
 
 struct Barriers {  // in shared memory
@@ -33,7 +36,8 @@ struct Work {
   static constexpr int TAPS = 9;
   const CUtensorMap *x, *g;
   const uint2 *dilations;  // of each 64 channels of g: those of its units, a byte each
-  int images, height, width, x_chunks, parts, reach, stages;
+  int images, height, width, x_chunks, parts, reach, stages, x_channels, g_channels;
+  Exact exact;             // a: x
   int tiles_w, per_image, tiles, part, slice, slices, pitch, halo_bytes;
 
   INLINE void derive() {
@@ -79,6 +83,45 @@ template <int UNIT, int FIRST, int COUNT> struct Sums {
       const uint64_t row = x + int(dilations.x >> 8 * u & 255) * from;
       UNROLL for (int k = 0; k < 4; k++)
         ptx::wgmma<E, UNIT, 1, 1>(of_unit, row + k * step, g + u * UNIT / 8 + 128 * k, add || k > 0);
+    }
+  }
+  // Of a slot, [channel of g][tap][channel of x].
+  INLINE float *place_of(float *slot, int col, int tap, int row) const {
+    return slot + ((col + 32 * half) * Work::TAPS + tap) * 64 + row;
+  }
+  // Stores the same sums in float32 (conv/exact_sum.cuh), a tap and unit at a time. What moves out of the image is 0 in both.
+  INLINE void exact(const Work &t, char *smem, float *slot) const {
+    const int consumer = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, x_first = t.part % t.x_chunks * 64;
+    float *const a = reinterpret_cast<float *>(smem) + consumer * (EXACT_BYTES<64, UNIT> / 4), *const b = a + 64 * EXACT_K;
+    const Stored x = t.exact.a.stored(), g = t.exact.b.stored();
+    const uint2 dilations = t.dilations[t.part / t.x_chunks];
+    const Place place;
+    UNROLL_BY(1) for (int part = 0; part < COUNT * UNITS; part++) {
+      const int tap = FIRST + part / UNITS, u = part % UNITS, g_first = t.part / t.x_chunks * 64 + 32 * half + u * UNIT;
+      const int apart = dilations.x >> 8 * (UNITS * half + u) & 255;
+      const int down = apart * (tap / 3 - 1), right = apart * (tap % 3 - 1);
+      float found[UNIT / 2] = {};
+      UNROLL_BY(1) for (int tile = t.slice; tile < t.tiles; tile += t.slices) {
+        const int at = tile % t.per_image, first_h = at / t.tiles_w * 8, first_w = at % t.tiles_w * 8;
+        const auto pixel = [&](int k, int by_h, int by_w) {  // or -1
+          const int h = first_h + k / 8, w = first_w + k % 8;
+          const bool there = h < t.height && w < t.width && unsigned(h + down) < unsigned(t.height) &&
+                             unsigned(w + right) < unsigned(t.width);
+          return there ? i64(tile / t.per_image * t.height + h + by_h) * t.width + w + by_w : -1;
+        };
+        ptx::bar_sync(EXACT_BARRIER + consumer, 128);
+        fill_lines<64, 128>(a, x, thread, EXACT_K, [&](int k, int c) {
+          const i64 from = pixel(k, down, right);
+          return from >= 0 && x_first + c < t.x_channels ? from * t.x_channels + x_first + c : -1;
+        });
+        fill_lines<UNIT, 128>(b, g, thread, EXACT_K, [&](int k, int c) {
+          const i64 from = pixel(k, 0, 0);
+          return from >= 0 && g_first + c < t.g_channels ? from * t.g_channels + g_first + c : -1;
+        });
+        ptx::bar_sync(EXACT_BARRIER + consumer, 128);
+        multiply_slab<UNIT / 8, 64, UNIT>(found, a + place.row_in_box(0), b + place.col(0), EXACT_K);
+      }
+      UNROLL for (int j = 0; j < UNIT / 2; j++) *place_of(slot, u * UNIT + place.col(j), tap, place.row_in_box(j)) = found[j];
     }
   }
   INLINE void operator()(const Work &t, char *smem, Barriers &barriers) {
@@ -127,46 +170,58 @@ template <int UNIT, int FIRST, int COUNT> struct Sums {
   INLINE void release(Barriers &barriers, int stage) const {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barriers.empty + stage);
   }
-  // Of a slot, [channel of g][tap][channel of x].
   INLINE void store(float *slot, const Scale &scale) const {
     const Place place;
     UNROLL for (int i = 0; i < COUNT; i++) {
       UNROLL for (int j = 0; j < WIDE / 2; j++)
-        slot[((place.col(j) + 32 * half) * Work::TAPS + FIRST + i) * 64 + place.row_in_box(j)] =
-            sum[i][j] * scale.first * scale.second;
+        *place_of(slot, place.col(j), FIRST + i, place.row_in_box(j)) = sum[i][j] * scale.first * scale.second;
     }
   }
 };
 
-template <int UNIT, int FIRST, int COUNT>
+template <int UNIT, int FIRST, int COUNT, bool EXACT>
 INLINE void sum_tiles(const Work &t, char *smem, Barriers &barriers, float *slots, const Scale &scale) {
   Sums<UNIT, FIRST, COUNT> sums;
-  sums(t, smem, barriers);
-  sums.store(slots + (long long)(t.part * t.slices + t.slice) * (64 * Work::TAPS * 64), scale);
+  float *const slot = slots + (long long)(t.part * t.slices + t.slice) * (64 * Work::TAPS * 64);
+  if constexpr (EXACT) {
+    sums.exact(t, smem, slot);
+  } else {
+    sums(t, smem, barriers);
+    sums.store(slot, scale);
+  }
+}
+
+template <bool EXACT>
+INLINE void sum_parts(const Work &t, char *smem, Barriers &barriers, float *slots, const Scale &scale, int unit) {
+  if (unit == 16) sum_tiles<16, 0, Work::TAPS, EXACT>(t, smem, barriers, slots, scale);
+  else if (PLANES == 2 || unit == 32) sum_tiles<32, 0, Work::TAPS, EXACT>(t, smem, barriers, slots, scale);
+  else if (consumer_number() == 0) sum_tiles<64, 0, 5, EXACT>(t, smem, barriers, slots, scale);
+  else sum_tiles<64, 5, 4, EXACT>(t, smem, barriers, slots, scale);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv_coconv_wgrad(const __grid_constant__ ptx::TensorMaps maps, float *slots, const float *scale_x,
-                  const float *scale_g, const uint2 *dilations, int images, int height, int width, int x_chunks, int parts, int reach,
-                  int unit, int stages) {
+                  const float *scale_g, const uint2 *dilations, int images, int height, int width, int x_chunks,
+                  int parts, int reach, int unit, int stages, int x_channels, int g_channels, Exact exact) {
   ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ Barriers barriers;
-  Work t = {maps.few, maps.few + 1, dilations, images, height, width, x_chunks, parts, reach, stages};
+  Work t = {maps.few, maps.few + 1, dilations, images, height, width, x_chunks, parts, reach, stages,
+            x_channels, g_channels, exact};
   t.derive();
+  const bool flagged = EXACT_TOO && exact.flags.any();
   if (threadIdx.x == 0) barriers.init();
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<40>();
-    if (threadIdx.x < 32) load_tiles(t, smem, barriers);
+    if (threadIdx.x < 32 && !flagged) load_tiles(t, smem, barriers);
   } else {
     ptx::setmaxnreg_inc<232>();
-    const Scale scale(scale_x, scale_g);
-    if (unit == 16) sum_tiles<16, 0, Work::TAPS>(t, smem, barriers, slots, scale);
-    else if (PLANES == 2 || unit == 32) sum_tiles<32, 0, Work::TAPS>(t, smem, barriers, slots, scale);
-    else if (consumer_number() == 0) sum_tiles<64, 0, 5>(t, smem, barriers, slots, scale);
-    else sum_tiles<64, 5, 4>(t, smem, barriers, slots, scale);
+    if constexpr (EXACT_TOO) {
+      if (flagged) return sum_parts<true>(t, smem, barriers, slots, Scale(), unit);
+    }
+    sum_parts<false>(t, smem, barriers, slots, Scale(scale_x, scale_g), unit);
   }
 #endif
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import gcd, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from alpha.cuda.conv.coconv.kernels import too_large
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.wgmma import BF16, CONSUMERS, FP16, FP32, SHARED_BYTES, TF32, THREADS, Mode, launch_of_arrays
-from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Operand, statistics
+from alpha.cuda.lazy import EXACT_ARGS, UNFLAGGED, Operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, upload
@@ -58,7 +58,7 @@ class Halo(Candidate):
         self.kernel = Kernel(
             "conv_coconv.cu", "conv_coconv", f"{BLOCK} maps, ptr b, ptr scale_in, ptr scale_w, "
             "ptr statistics, ptr dilations, i32 images, i32 height, i32 width, i32 channels, i32 columns, i32 side, "
-            f"i32 reach, i32 unit, i32 halo_stages, i32 stages, i32 relu, i32 streams, {GUARD_ARGS}",
+            f"i32 reach, i32 unit, i32 halo_stages, i32 stages, i32 relu, i32 streams, {EXACT_ARGS}",
             threads=THREADS, shared=SHARED_BYTES, defines=defines)
 
     def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
@@ -84,7 +84,6 @@ class Halo(Candidate):
         grid, reach = min(device().sm_count, items), (fit.pitch - SIDE) // 2
         sizes = n, height, width, channels, columns, side, reach, fit.unit, fit.halo_stages, fit.stages
         streams = prod(out_shape) * ITEMSIZE[self.writes] > wgmma.STREAMED_BYTES
-        rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
         halo = (CHUNK, fit.pitch, fit.pitch, 1)
         box = (wgmma.OUT_ROW // ITEMSIZE[self.writes], SIDE, SIDE, 1)
         filters = ((CHUNK, 1, 1, self.tile.columns if fprop else CHUNK, 1),)
@@ -98,11 +97,12 @@ class Halo(Candidate):
                 + wgmma.filter_maps(w_ptr, element, desc.w_shape, planes, 1, wgmma.ALONE, filters)
                 + image_map(y_ptr, self.writes, out_shape, 1, box))[0]
 
-        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
+        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING,
+                exact: tuple[Any, ...] = UNFLAGGED) -> None:
             b, relu = epilogue.known()
             parts = statistics.attach(y, CONSUMERS * grid) if fprop else None
             self.kernel(grid, maps(x.ptr, w.ptr, y.ptr), b, x.scale, w.scale, parts, table, *sizes, relu, streams,
-                        *((x.flag, w.flag) if rewritten else UNGUARDED))
+                        *exact, 0)
         return launch_of_arrays(self.pass_name, self.reads, run)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.wgmma import CONSUMERS, SHARED_BYTES, THREADS, launch_of_arrays
-from alpha.cuda.lazy import READS, UNGUARDED, Operand
+from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
 from alpha.cuda.runtime.tensor_map import BLOCK, by_address, maps_argument
@@ -49,7 +49,7 @@ class HaloWgrad(Candidate):
         self.kernel = Kernel(
             "conv_coconv_wgrad.cu", "conv_coconv_wgrad", f"{BLOCK} maps, ptr slots, ptr scale_x, ptr scale_g, "
             "ptr dilations, i32 images, i32 height, i32 width, i32 x_chunks, i32 parts, i32 reach, i32 unit, "
-            "i32 stages", threads=THREADS, shared=SHARED_BYTES, defines=defines)
+            f"i32 stages, i32 x_channels, i32 g_channels, {EXACT_ARGS}", threads=THREADS, shared=SHARED_BYTES, defines=defines)
 
     def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
         """Returns why it does not compute desc, or None."""
@@ -83,10 +83,11 @@ class HaloWgrad(Candidate):
             return maps_argument(image_map(x_ptr, dtype, desc.x_shape, self.planes, halo)
                                  + image_map(g_ptr, dtype, desc.y_shape, self.planes, box))[0]
 
-        def run(x: Operand, g: Operand, dw: Array) -> None:
+        def run(x: Operand, g: Operand, dw: Array, exact: tuple[Any, ...] = UNFLAGGED) -> None:
             slots = empty((grid * SLOT,), "float32")
-            self.kernel(grid, maps(x.ptr, g.ptr, x.dtype), slots, x.scale, g.scale, table, *sizes)
-            SUM_SLICES(sum_grid, slots, dw, sums, SLOT, CHUNK, ic, SPLIT, *UNGUARDED)
+            self.kernel(grid, maps(x.ptr, g.ptr, x.dtype), slots, x.scale, g.scale, table, *sizes, ic, oc,
+                        *exact, 0)
+            SUM_SLICES(sum_grid, slots, dw, sums, SLOT, CHUNK, ic, SPLIT)
         return launch_of_arrays("wgrad", self.reads, run)
 
 

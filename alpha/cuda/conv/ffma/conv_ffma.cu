@@ -18,14 +18,13 @@
 //           --fma): conv_v2 32x32x64 0.889 (0.945), 8x8x256 0.798 (0.911), 4x4x512 0.669 (0.907), 2x2x512 0.118
 //           (0.407); ks_deconv 32x32x64 0.814 (1.431), 8x8x256 0.748 (1.069), stride 2 to 8x8x256 0.379 (1.094)
 #include "conv_slab.cuh"
-#include "guard.cuh"
 
 template <bool FPROP>
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true, FPROP, VECTOR>;
 
 #define CONV(name, FPROP, SPLIT) \
-  ALPHA_ENTRY(name, (Tile<FPROP>::THREADS, MIN_BLOCKS), (SlabTensors<Tile<FPROP>> t, Guard guard), \
-              DYNAMIC_SHARED(float, smem); if (!spared(guard)) slab_block<Tile<FPROP>, SPLIT>(t, smem))
+  ALPHA_ENTRY(name, (Tile<FPROP>::THREADS, MIN_BLOCKS), (SlabTensors<Tile<FPROP>> t), \
+              DYNAMIC_SHARED(float, smem); slab_block<Tile<FPROP>, SPLIT>(t, smem))
 #if LEVELS < 2
 CONV(conv_v2, true, false)
 CONV(conv_v2_split, true, true)

@@ -14,6 +14,7 @@
 //           Most tiles have one slice; see split.cuh for the others, and T for the threads of a tile
 // Measured: see the kernels that use it
 #pragma once
+#include "conv/exact_sum.cuh"
 #include "gemm_ffma.cuh"
 #include "split.cuh"
 
@@ -145,23 +146,34 @@ template <class T> struct TapWalk {
 };
 #endif
 
-// One block: entry blockIdx.x of the work list. T::B_KMAJOR says which way round w is read; SPLIT, whether tiles may have
-// several slices: without them the registers hold more. Tensors come by value: parameters of a kernel that were read where
-// they are would be read again and again, and take registers.
-template <class T, bool SPLIT> INLINE void slab_block(const SlabTensors<T> t, typename T::In *smem) {
+// One tile or slice, as slab_block has it. EXACT: see conv/exact_sum.cuh; all of its code is its own, as registers are short.
+template <class T, bool SPLIT, bool EXACT>
+INLINE void slab_tile(const SlabTensors<T> &t, typename T::In *smem, const Exact &exact, const SlabClass &c,
+                      const SlabItem &item, SlabShared<T> &shared) {
   using In = typename T::In;
-  __shared__ SlabShared<T> shared;
-  const SlabItem item = t.work[blockIdx.x];
-  const SlabClass c = t.classes[item.cls];
   const int thread = threadIdx.x, column0 = item.column_tile * T::BN;
-  shared.fill(t, c, item);
-  __syncthreads();
   typename T::Product product(thread);
   SlabRange slabs = {0, slab_count(t, c, shared)};
   if constexpr (SPLIT) slabs = slabs_of(item.slice, slabs.count);
   TapWalk<T> walk(t, c, shared, slabs.begin);
   const CopyIn<T> copy_in(thread, t.in_plane);
-  if constexpr (T::B_KMAJOR) {
+  if constexpr (EXACT) {
+    exact_slabs<T>(smem, slabs.count, product, [&](float *a, float *b) {
+      const int depth = min(walk.k_left, T::BK), left = t.columns - column0;
+      const int first = walk.b + c.w + item.group * t.channels * t.w_row + column0;
+      fill_rows<T::BM, T::THREADS>(a, exact.a.stored(), thread, depth,
+                                   [&](int r) { return i64(shared.in[r] - t.in) + walk.a; });
+      if constexpr (T::B_KMAJOR)
+        fill_rows<T::BN, T::THREADS>(b, exact.b.stored(), thread, depth,
+                                     [&](int col) { return i64(shared.w[col] - t.w) + walk.b; });
+      else
+        fill_lines<T::BN, T::THREADS>(b, exact.b.stored(), thread, depth, [&](int k, int col) {
+          return col < left ? first + k * t.w_row + col : -1;
+        });
+      walk.next(t, shared);
+      return depth;
+    });
+  } else if constexpr (T::B_KMAJOR) {
     const CopyColumns<T> copy_w(thread, t.w_plane);
     gemm_pipeline<T>(smem, slabs.count, [&](In *a, In *b) {
       copy_in(a, shared.in, walk.a, walk.k_left);
@@ -180,7 +192,7 @@ template <class T, bool SPLIT> INLINE void slab_block(const SlabTensors<T> t, ty
   const SlabItem &done = SPLIT ? shared.item : item;
   if constexpr (SPLIT)
     if (done.slice.count > 1 && !add_slices<T::THREADS>(product.acc, done.slice, t.partial)) return;
-  product.scale(t.in_scale, t.w_scale);
+  if constexpr (!EXACT) product.scale(t.in_scale, t.w_scale);
   const int first = done.column_tile * T::BN, columns = columns_of(t, t.classes[done.cls]);
   const float *bias = T::B_KMAJOR && t.bias ? t.bias + done.group * columns + first : nullptr;
 #if LEVELS == 1
@@ -188,4 +200,20 @@ template <class T, bool SPLIT> INLINE void slab_block(const SlabTensors<T> t, ty
 #endif
   gemm_store(product, [&](int r) { return shared.out[r]; }, bias, columns - first, t.columns % 4 == 0,
              T::B_KMAJOR && t.relu);
+}
+
+// One block: entry blockIdx.x of the work list. T::B_KMAJOR says which way round w is read; SPLIT, whether tiles may have
+// several slices: without them the registers hold more. Tensors come by value: parameters of a kernel that were read where
+// they are would be read again and again, and take registers. exact: where T reads planes.
+template <class T, bool SPLIT>
+INLINE void slab_block(const SlabTensors<T> t, typename T::In *smem, const Exact exact = {}) {
+  __shared__ SlabShared<T> shared;
+  const SlabItem item = t.work[blockIdx.x];
+  const SlabClass c = t.classes[item.cls];
+  shared.fill(t, c, item);
+  __syncthreads();
+  if constexpr (HAS_EXACT_WAY<typename T::In, typename T::Out>) {
+    if (exact.flags.any()) return slab_tile<T, SPLIT, true>(t, smem, exact, c, item, shared);
+  }
+  slab_tile<T, SPLIT, false>(t, smem, exact, c, item, shared);
 }

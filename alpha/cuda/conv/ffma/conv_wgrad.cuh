@@ -15,6 +15,7 @@
 //           divisions per thread and THREADS / BK slabs
 // Measured: see the kernels that use it
 #pragma once
+#include "conv/exact_sum.cuh"
 #include "gemm_ffma.cuh"
 
 struct WgradTap {
@@ -76,8 +77,8 @@ template <class T> INLINE void wgrad_store(const Ffma<T> &product, const WgradPl
   }
 }
 
-// One block: its units.
-template <class T> INLINE void wgrad_block(const WgradTensors<T> t, typename T::In *smem) {
+// One block: its units. exact: where T reads planes.
+template <class T> INLINE void wgrad_block(const WgradTensors<T> t, typename T::In *smem, const Exact exact = {}) {
   using In = typename T::In;
   using CopyG = typename T::LinesA;
   using CopyX = typename T::LinesB;
@@ -89,6 +90,7 @@ template <class T> INLINE void wgrad_block(const WgradTensors<T> t, typename T::
   __shared__ WgradTap tap;
   __shared__ int end;
   const int thread = threadIdx.x;
+  const bool flagged = HAS_EXACT_WAY<In, float> && exact.flags.any();
   if (thread == 0) end = t.first[blockIdx.x + 1];
   for (int u = t.first[blockIdx.x];; u++) {
     __syncthreads();  // everybody is done with the unit before
@@ -111,14 +113,32 @@ template <class T> INLINE void wgrad_block(const WgradTensors<T> t, typename T::
     const CopyX copy_x(thread, t.x + (tap.x + unit.group * t.cols + unit.col), t.cols - unit.col, t.x_plane);
     int next = 0, k_left = unit.k_end - unit.k;  // next: where the next slab's lines begin
     typename T::Product product(thread);
-    gemm_pipeline<T>(smem, (k_left + BK - 1) / BK, [&](In *a, In *b) {
-      if ((next & (THREADS - 1)) == 0) write_chunk(next ^ THREADS);
-      copy_g(a, [&](int i) { return lines[next + CopyG::line0(thread) + i * CopyG::STEP].g; }, k_left);
-      copy_x(b, [&](int i) { return lines[next + CopyX::line0(thread) + i * CopyX::STEP].x; }, k_left);
+    const int slabs = (k_left + BK - 1) / BK;
+    const auto move_on = [&] {
       next = (next + BK) & (2 * THREADS - 1);
       k_left -= BK;
-    }, product);
-    product.scale(t.x_scale, t.g_scale);
+    };
+    if (flagged) {
+      exact_slabs<T>(smem, slabs, product, [&](float *a, float *b) {
+        if ((next & (THREADS - 1)) == 0) write_chunk(next ^ THREADS);
+        const int depth = min(k_left, BK), rows = t.rows - unit.row, cols = t.cols - unit.col;
+        const i64 g = exact.first + tap.g + unit.group * t.rows + unit.row, x = tap.x + unit.group * t.cols + unit.col;
+        fill_lines<T::BM, THREADS>(a, exact.b.stored(), thread, depth,
+                                   [&](int k, int r) { return r < rows ? g + lines[next + k].g + r : -1; });
+        fill_lines<T::BN, THREADS>(b, exact.a.stored(), thread, depth,
+                                   [&](int k, int c) { return c < cols ? x + lines[next + k].x + c : -1; });
+        move_on();
+        return depth;
+      });
+    } else {
+      gemm_pipeline<T>(smem, slabs, [&](In *a, In *b) {
+        if ((next & (THREADS - 1)) == 0) write_chunk(next ^ THREADS);
+        copy_g(a, [&](int i) { return lines[next + CopyG::line0(thread) + i * CopyG::STEP].g; }, k_left);
+        copy_x(b, [&](int i) { return lines[next + CopyX::line0(thread) + i * CopyX::STEP].x; }, k_left);
+        move_on();
+      }, product);
+      product.scale(t.x_scale, t.g_scale);
+    }
     wgrad_store(product, WgradPlace(t, unit, tap));
   }
 }

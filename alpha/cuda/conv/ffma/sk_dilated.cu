@@ -11,17 +11,15 @@
 //           --fma): 32x32x64 0.881 (1.488), 8x8x256 0.701 (0.363, by another algorithm), stride 2 to 8x8x256 0.359
 //           (0.665)
 #include "conv_wgrad.cuh"
-#include "guard.cuh"
 
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, false, false, VECTOR>;
 
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
 sk_dilated(const float *x, const float *g, float *dw, float *work, const WgradTap *taps, const WgradUnit *units,
            const int *first, long long x_image, long long g_image, int x_h, int x_w, int g_h, int g_w, int rows,
-           int cols, int dw_row, Guard guard) {
+           int cols, int dw_row) {
   ptx::follow();
   DYNAMIC_SHARED(float, smem);
-  if (spared(guard)) return;
   wgrad_block<Tile>({x, g, dw, work, taps, units, first, x_image, g_image, x_h, x_w, g_h, g_w, rows, cols, dw_row}, smem);
 }
 ALPHA_KERNEL(sk_dilated)

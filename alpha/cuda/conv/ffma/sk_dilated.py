@@ -11,7 +11,6 @@ from alpha.cuda.conv.ffma.schedule_wgrad import TAP_FIELDS, Schedule, Tiling, sc
 from alpha.cuda.conv.ffma.slab import ConvTile
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Launch
-from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.ops.conv_desc import ConvDesc
@@ -24,7 +23,7 @@ LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared mem
 WGRAD_ARGS = ("ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, ptr first, i64 x_image, i64 g_image, i32 x_h, "
               "i32 x_w, i32 g_h, i32 g_w, i32 rows, i32 cols, i32 dw_row")
 SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
-                    f"i32 dw_row, i32 split, {GUARD_ARGS}", threads=256)
+                    "i32 dw_row, i32 split", threads=256)
 MOST_SPLIT = 32
 
 
@@ -47,7 +46,7 @@ class WgradTile(ConvTile):
         return Cost((Stage(self.schedule(desc).time_us, depth=c.depth, launches=c.launches),))
 
     def run_of(self, desc: ConvDesc, first: int, channels: int) -> Callable[..., None]:
-        """Returns run(x, g, dw, scaled, guard): a launch, and the sum of slices; `scaled` has planes and scales.
+        """Returns run(x, g, dw, scaled): a launch, and the sum of slices; `scaled` as of SlabTile.
 
         first, channels: if g has so many channels and dw as many filters, those of desc being from `first` on.
         """
@@ -65,11 +64,11 @@ class WgradTile(ConvTile):
             split *= 2
         grid, sum_grid = len(plan.first) - 1, (tile_floats * split // 1024, len(plan.sums))
 
-        def run(x: Any, g: Any, dw: Array, scaled: tuple[Any, ...], *guard: Any) -> None:
+        def run(x: Any, g: Any, dw: Array, scaled: tuple[Any, ...]) -> None:
             work, out = empty((slots * tile_floats,), "float32") if slots else None, offset(dw, 4 * first * dw_row)
-            kernel(grid, x, g, out, work, *tables, *sizes, *scaled, *guard)
+            kernel(grid, x, g, out, work, *tables, *sizes, *scaled)
             if work:
-                SUM_SLICES(sum_grid, work, out, sums, tile_floats, tile.columns, dw_row, split, *(guard or UNGUARDED))
+                SUM_SLICES(sum_grid, work, out, sums, tile_floats, tile.columns, dw_row, split)
         return run
 
 
@@ -81,7 +80,7 @@ class SkDilated(WgradTile):
     """
 
     def __init__(self, tile: Tile, blocks: int = 0) -> None:
-        kernel = Kernel("sk_dilated.cu", "sk_dilated", f"{WGRAD_ARGS}, {GUARD_ARGS}", threads=tile.threads,
+        kernel = Kernel("sk_dilated.cu", "sk_dilated", WGRAD_ARGS, threads=tile.threads,
                         shared=tile.shared_bytes(False, False), defines=tile.defines)
         super().__init__(tile, f"sk_dilated {tile}" + f" by {blocks}" * (blocks > 0), kernel)
         self.blocks = blocks
@@ -100,11 +99,11 @@ class SkDilated(WgradTile):
         return self.on_operands(desc)
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Launch:
-        """Returns the launch (x, g, dw, guard); first, channels: as above."""
+        """Returns the launch (x, g, dw); first, channels: as above."""
         run = self.run_of(desc, first, channels)
 
-        def launch(x: Array, g: Array, dw: Array, guard: Guard = UNGUARDED) -> None:
-            run(x, offset(g, 4 * first), dw, (), *guard)
+        def launch(x: Array, g: Array, dw: Array) -> None:
+            run(x, offset(g, 4 * first), dw, ())
         return launch
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +14,6 @@ from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import Slabs, dgrad_slabs, fprop_slabs, oversized
 from alpha.cuda.conv.split import SPLITS, Partial, cut, refusal, shares
-from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -35,7 +33,6 @@ class ConvTile(Candidate):
     """A kernel with one tile.  `copied` names the channels, "input" or "output", that it copies 16 bytes of at a time;
     `static_shared` is the shared memory that it has beside the tiles, in bytes; `b_kmajor` tells how operand B lies."""
 
-    takes_guard = True
     b_kmajor = False
     copied: tuple[str, ...] = ("input", "output")
 
@@ -94,12 +91,6 @@ class SlabTile(ConvTile):
             return reason
         return refusal(self.sums(desc), self.split, self.resident * device().sm_count)
 
-    def whole(self) -> SlabTile:
-        """Returns the tile with sums that are not cut, which needs no workspace."""
-        uncut = copy(self)
-        uncut.split = 1
-        return uncut
-
     def cost(self, desc: ConvDesc) -> Cost:
         return self._cheapest(desc)[1]
 
@@ -129,15 +120,15 @@ class SlabTile(ConvTile):
         return work, Partial(slots, tile.rows * tile.columns)
 
     def run_of(self, desc: ConvDesc) -> Callable[..., None]:
-        """Returns run(in, w, out, epilogue, scaled, *more): a launch, `scaled` having planes and scales."""
+        """Returns run(in, w, out, epilogue, scaled): a launch, `scaled` having planes and scales, and what else T reads."""
         slabs, split = self.slabs_of(desc), self.split_of(desc)
         work, partial = self.work_list(desc, split)
         kernel, grid, arrays = self.kernels[split > 1], len(work), (upload(slabs.classes), upload(work))
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.columns, slabs.w_row
 
-        def run(x: Any, w: Any, y: Array, epilogue: Epilogue, scaled: tuple[Any, ...], *more: Any) -> None:
+        def run(x: Any, w: Any, y: Array, epilogue: Epilogue, scaled: tuple[Any, ...]) -> None:
             b, relu = epilogue.known()
-            kernel(grid, x, w, b, y, *partial.arguments(), *arrays, *sizes, relu, *scaled, *more)
+            kernel(grid, x, w, b, y, *partial.arguments(), *arrays, *sizes, relu, *scaled)
         return run
 
 
@@ -150,7 +141,7 @@ class FfmaSlab(SlabTile):
 
     def __init__(self, pass_name: str, tile: Tile, split: int = 0) -> None:
         entry = "conv_v2" if pass_name == "fprop" else "ks_deconv"
-        whole, sliced = (Kernel("conv_ffma.cu", name, f"{SLAB_ARGS}, {GUARD_ARGS}", threads=tile.threads,
+        whole, sliced = (Kernel("conv_ffma.cu", name, SLAB_ARGS, threads=tile.threads,
                                 defines=tile.defines, shared=tile.shared_bytes(True, pass_name == "fprop"))
                          for name in (entry, entry if tile.terms else f"{entry}_split"))
         super().__init__(pass_name, tile, split, f"{entry} {tile}", (whole, sliced))
@@ -158,8 +149,8 @@ class FfmaSlab(SlabTile):
     def prepare(self, desc: ConvDesc) -> Launch:
         run = self.run_of(desc)
 
-        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING, guard: Guard = UNGUARDED) -> None:
-            run(x, w, y, epilogue, UNSCALED, *guard)
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            run(x, w, y, epilogue, UNSCALED)
         return launch
 
 

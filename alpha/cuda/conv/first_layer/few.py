@@ -12,7 +12,6 @@ from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters, patch_of
 from alpha.cuda.conv.planner import Candidate, Launch, precision_of
 from alpha.cuda.conv.schedule import oversized
-from alpha.cuda.lazy import UNGUARDED
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
@@ -139,7 +138,7 @@ class FewWgrad(Few):
         def launch(x: Array, g: Array, dw: Array) -> None:
             work = empty((blocks * chunks * floats,), "float32")
             kernel((chunks, blocks), x, g, work, *sizes)
-            SUM_SLICES(sum_grid, work, dw, sums, floats, columns, depth, SPLIT, *UNGUARDED)
+            SUM_SLICES(sum_grid, work, dw, sums, floats, columns, depth, SPLIT)
         return launch
 
 

@@ -11,6 +11,7 @@
 //           is K-major; w is K-major for fprop, and MN-major, as it lies in memory, for dgrad
 // Zeros:    padding, and what a stride or dilation inserts, lies outside of all classes, see conv_slab.cuh. Channels
 //           beyond the last are filled with zeros in both operands; images beyond the last are copies of others
+// Exact:    where planes do not hold an operand of float32 results, the sums are those of conv/exact_sum.cuh
 // Requires: sm_80; channels of a group of `in` are a multiple of 8, those of `out` too for dgrad
 // Threads:  see conv_slab.cuh and gemm_mma.cuh
 // Measured: not on an sm_80 GPU; what alpha/cuda/conv/mma expects of it follows from instruction counts
@@ -21,8 +22,8 @@ template <bool FPROP>
 using Tile = MmaTile<ELEMENT, OUT, TILE_M, TILE_N, WARP_M, WARP_N, OPERAND_PLANES, PIPELINE, true, FPROP>;
 
 #define CONV(name, FPROP) \
-  ALPHA_ENTRY(name, (Tile<FPROP>::THREADS, MIN_BLOCKS), (SlabTensors<Tile<FPROP>> t), \
-              DYNAMIC_SHARED(ELEMENT, smem); slab_block<Tile<FPROP>, true>(t, smem))
+  ALPHA_ENTRY(name, (Tile<FPROP>::THREADS, MIN_BLOCKS), (SlabTensors<Tile<FPROP>> t, Exact exact), \
+              DYNAMIC_SHARED(ELEMENT, smem); slab_block<Tile<FPROP>, true>(t, smem, exact))
 #if LEVELS < 2
 CONV(conv_mma_fprop, true)
 #endif

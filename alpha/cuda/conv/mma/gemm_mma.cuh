@@ -16,6 +16,7 @@
 //           (lane / 4, lane % 4 * 2), its right neighbour, and the two 8 rows below; gemm_pipeline.cuh has the loop
 // Measured: not on an sm_80 GPU; benchmarks/results/h100/tried.md has the counts of instructions
 #pragma once
+#include "conv/exact_sum.cuh"
 #include "gemm_pipeline.cuh"
 #include "scale.cuh"
 #include "storage.cuh"
@@ -129,6 +130,11 @@ template <class T> struct Mma {
       UNROLL for (int i = 0; i < MT * NT; i++)
         UNROLL for (int q = 0; q < 4; q++) acc[i][q] += part[i][q];
     }
+  }
+  // multiplies one slab of float32, [k][rows] and [k][columns]
+  INLINE void exact(const float *a, const float *b, int depth) {
+    UNROLL for (int i = 0; i < MT; i++)
+      multiply_slab<NT, T::BM, T::BN, T::PLANES == 2>(&acc[i * NT][0], a + row(i), b + col0, depth);
   }
   INLINE void scale(const float *a, const float *b) {
     const Scale scale(a, b);

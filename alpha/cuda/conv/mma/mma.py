@@ -15,7 +15,7 @@ from alpha.cuda.conv.ffma.slab import SLAB_ARGS, SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, Run, launch_of_arrays, moved_bytes, refusal
-from alpha.cuda.lazy import READS, Operand
+from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -31,11 +31,9 @@ def handicap(desc: ConvDesc) -> float:
 class MmaSlab(SlabTile):
     """A tile of conv_mma in one mode and one pass."""
 
-    takes_guard = False
-
     def __init__(self, pass_name: str, mode: Mode, tile: MmaTile, split: int = 0) -> None:
         self.mode, (self.reads, self.writes) = mode, mode
-        kernel = Kernel("conv_mma.cu", f"conv_mma_{pass_name}", SLAB_ARGS, threads=tile.threads,
+        kernel = Kernel("conv_mma.cu", f"conv_mma_{pass_name}", f"{SLAB_ARGS}, {EXACT_ARGS}", threads=tile.threads,
                         shared=tile.shared_bytes(),
                         defines={**tile.defines, "ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes]})
         super().__init__(pass_name, tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", (kernel, kernel))
@@ -56,20 +54,19 @@ class MmaSlab(SlabTile):
         run_slabs = self.run_of(desc)
         planes = prod(desc.x_shape if self.pass_name == "fprop" else desc.y_shape), prod(desc.w_shape)
 
-        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            run_slabs(x.ptr, w.ptr, y, epilogue, (*planes, x.scale, w.scale))
+        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING,
+                exact: tuple[Any, ...] = UNFLAGGED) -> None:
+            run_slabs(x.ptr, w.ptr, y, epilogue, (*planes, x.scale, w.scale, *exact, 0))
         return run
 
 
 class MmaWgrad(WgradTile):
     """A tile of sk_dilated_mma.  It writes float32, whatever it reads."""
 
-    takes_guard = False
-
     def __init__(self, reads: str, tile: MmaTile) -> None:
         self.reads, self.itemsize = reads, 2 * tile.planes
         kernel = Kernel("sk_dilated_mma.cu", "sk_dilated_mma",
-                        f"{WGRAD_ARGS}, i64 x_plane, i64 g_plane, ptr x_scale, ptr g_scale", threads=tile.threads,
+                        f"{WGRAD_ARGS}, i64 x_plane, i64 g_plane, ptr x_scale, ptr g_scale, {EXACT_ARGS}", threads=tile.threads,
                         shared=tile.shared_bytes(), defines={**tile.defines, "ELEMENT": C_TYPES[READS[reads].dtype]})
         super().__init__(tile, f"sk_dilated_mma {reads} {tile}", kernel)
 
@@ -90,8 +87,8 @@ class MmaWgrad(WgradTile):
         run_at, planes = self.run_of(desc, first, channels), (
             prod(desc.x_shape), prod(desc.y_shape[:3]) * (channels or desc.oc))
 
-        def run(x: Operand, g: Operand, dw: Array) -> None:
-            run_at(x.ptr, g.ptr + 2 * first, dw, (*planes, x.scale, g.scale))
+        def run(x: Operand, g: Operand, dw: Array, exact: tuple[Any, ...] = UNFLAGGED) -> None:
+            run_at(x.ptr, g.ptr + 2 * first, dw, (*planes, x.scale, g.scale, *exact, first))
         return run
 
 

@@ -7,6 +7,7 @@
 //           MN-major, as they lie in memory, and ldmatrix transposes them on their way to the registers
 // Zeros:    neither padding nor the gaps of a stride are within the bounds of a sum. Lines beyond its end are filled
 //           with zeros in both operands: never 0 * Inf
+// Exact:    where planes do not hold an operand, the sums are those of conv/exact_sum.cuh
 // Requires: sm_80; channels per group of x and of g are multiples of 8
 // Threads:  see conv_wgrad.cuh and gemm_mma.cuh
 // Measured: not on an sm_80 GPU; what alpha/cuda/conv/mma expects of it follows from instruction counts
@@ -20,5 +21,5 @@ template <class T> INLINE void wgrad_store(const Mma<T> &product, const WgradPla
              true, false);
 }
 
-ALPHA_ENTRY(sk_dilated_mma, (Tile::THREADS, MIN_BLOCKS), (WgradTensors<Tile> t),
-            DYNAMIC_SHARED(ELEMENT, smem); wgrad_block<Tile>(t, smem))
+ALPHA_ENTRY(sk_dilated_mma, (Tile::THREADS, MIN_BLOCKS), (WgradTensors<Tile> t, Exact exact),
+            DYNAMIC_SHARED(ELEMENT, smem); wgrad_block<Tile>(t, smem, exact))

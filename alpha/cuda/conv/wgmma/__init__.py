@@ -8,6 +8,8 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
@@ -16,7 +18,7 @@ from alpha.cuda.conv.wgmma.boxes import STORED_ROWS, Box, steps, tile_boxes
 from alpha.cuda.conv.wgmma.schedule import CHUNK, ROWS, Costs, Pixels, WorkList, field, paired
 from alpha.cuda.conv.wgmma.schedule_cluster import cluster_list, cluster_makespan
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
-from alpha.cuda.lazy import GUARD_ARGS, KEEP, UNGUARDED, Guard, Operand, operand, statistics
+from alpha.cuda.lazy import EXACT_ARGS, KEEP, UNFLAGGED, Operand, exact, operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -30,6 +32,7 @@ OUT_ROW = 128                   # bytes of a row of the boxes by which results a
 BOX_BYTES = STORED_ROWS * OUT_ROW
 MOST_BOXES = 4                  # of a consumer, where shared memory has room: while one is written others leave
 SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
+SCALE_FLOATS = 64               # before slots: the last two are their scale
 THREADS, SUM_THREADS = 384, 256  # with two consumers
 CONSUMERS = 2                   # of a block, each with its slot of statistics; a tile of 64 rows has one
 LEAST_COUNTED = 64              # channels of which those are counted: of fewer a tile's sums are too short to hide it
@@ -76,13 +79,12 @@ def pixels_as_images(desc: ConvDesc) -> ConvDesc:
 
 
 def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
-    """Returns the launch of a pass that makes the operands, runs, and returns their flags."""
+    """Returns the launch of a pass that makes the operands, and runs."""
     first, second = (KEEP[what] for what in READ_BY[pass_name])
 
-    def launch(x: Array, w: Array, *rest: Any, **adds: bool) -> Guard:
+    def launch(x: Array, w: Array, *rest: Any, **adds: bool) -> None:
         a, c = operand(x, reads, keep=first), operand(w, reads, keep=second)
-        run(a, c, *rest, **adds)
-        return a.flag, c.flag
+        run(a, c, *rest, exact=exact(x, a, w, c), **adds)
     return launch
 
 
@@ -158,7 +160,7 @@ class Wgmma(Candidate):
     def __init__(self, pass_name: str, mode: Mode, tile: Tile, pooled: bool = False) -> None:
         self.pass_name, self.mode, self.tile, self.pooled = pass_name, mode, tile, pooled
         self.reads, self.writes = mode
-        self.adds = pass_name == "dgrad" and mode.writes != "float32"  # that may be rewritten by an exact kernel
+        self.adds = pass_name == "dgrad"
         self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
         pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, tile.columns))  # bytes of a block
         ring = tile.stages * pixels + (tile.held or tile.stages) * filters
@@ -173,10 +175,10 @@ class Wgmma(Candidate):
             "conv_wgmma.cu", "conv_wgmma", f"{MAPS}, i32 first_w, i32 first_out, ptr b, ptr scale_x, ptr scale_w, "
             "ptr slots, ptr parts, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, i32 groups, "
             "i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, i32 streams, "
-            f"{GUARD_ARGS}",
+            f"{EXACT_ARGS}, block[16] shape",
             threads=128 * (1 + tile.consumers), shared=self._shared, defines=defines)
         self.sum = Kernel(
-            "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
+            "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr y, "
             "i32 batch, i32 height, i32 width, i32 channels, i32 columns, i32 box, i32 relu, i32 adds",
             threads=SUM_THREADS, defines=defines)
 
@@ -255,21 +257,23 @@ class Wgmma(Candidate):
         sizes = batch, height, width, pixels.groups, columns, of_y, runs[0], runs[-1], pixels.unit
         streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
         counts = columns >= LEAST_COUNTED and not (channels or slot_floats or clustered)
-        w_first, y_first = first * prod(desc.w_shape[1:]) * ITEMSIZE[self.mode.element], first * ITEMSIZE[self.writes]
+        w_first, y_first = first * prod(desc.w_shape[1:]), first * ITEMSIZE[self.writes]
+        shape = np.array([*(desc.x_shape if self.pass_name == "fprop" else desc.y_shape)[1:3], desc.h.f, desc.w.f], np.int32
+                         ).tobytes()  # ConvShape
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None,
-                adds: bool = False) -> None:
+                adds: bool = False, exact: tuple[Any, ...] = UNFLAGGED) -> None:
             b, relu = epilogue.known()
             b, out = b and offset(b, 4 * first), offset(y, y_first)
             if counts:
                 parts = statistics.attach(y, CONSUMERS * grid)
-            guard = (x.flag, w.flag) if self.writes == "float32" else UNGUARDED  # behind it an exact kernel writes y
-            slots = empty((slot_floats,), "float32") if slot_floats else None
-            self.kernel(grid, *maps(x.ptr, w.ptr + w_first, y.ptr + y_first, y.dtype), b, x.scale, w.scale,
+            memory = empty((SCALE_FLOATS + slot_floats,), "float32") if slot_floats else None
+            slots = memory and offset(memory, 4 * SCALE_FLOATS)
+            self.kernel(grid, *maps(x.ptr, w.ptr + w_first * ITEMSIZE[w.dtype], y.ptr + y_first, y.dtype), b, x.scale, w.scale,
                         out if clustered else slots, parts and offset(parts, 4 * first), items, entries, packed, *sizes,
-                        relu, adds, streams, *guard)
+                        relu, adds, streams, *exact, w_first, shape)
             if slots:
-                self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, out, batch, height, width, of_y, columns, packed,
+                self.sum(sum_grid, slots, sliced, b, out, batch, height, width, of_y, columns, packed,
                          relu, adds)
         return run
 

@@ -26,6 +26,7 @@
 // Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied, but for what Boxes says. A position without taps gets a sum of 0 blocks
 // Pools:    POOLED: of each 2 x 2 of `out`, whole windows of a box, the largest is stored
+// Exact:    where planes do not hold an operand of float32 results, conv_wgmma_exact.cuh makes the sums
 // Statistics: where batch norm will follow, the means and variances that it begins with are made of what is stored
 //           (tile_statistics.cuh), but for sums in slices and clusters
 // Requires: sm_90a; channels and columns of a group multiples of 8 (groups are the fifth coordinate of all maps)
@@ -41,8 +42,10 @@
 //           H200, one image, 3x3, bfloat16, graphs of 20 calls, beside cuDNN 9.19 (benchmarks/small_batch.py): 224x224,
 //           64 -> 64 13.1 and 15.3; 112x112, 128 -> 128 9.7 and 12.1; 56x56, 256 -> 256 13.2 and 11.3; 28x28, 512 -> 512
 //           12.7 and 15.4; 14x14, 512 -> 512 8.7 and 11.4; 4x4, 512 -> 512 8.9 and 12.1
-#include "conv_wgmma_producer.cuh"
+#include "conv_wgmma_exact.cuh"
 #include "tile_statistics.cuh"
+
+constexpr bool EXACT_TOO = HAS_EXACT_WAY<ELEMENT, OUT>;
 
 // Which of 64 rows that a consumer has in an entry's tile are stored: those whose position and image exist.
 struct StoredRows {
@@ -97,18 +100,23 @@ template <class O> struct Results {
   OutBoxes<Tile, O> boxes;
 
   INLINE Results(const ConvOperands &t, char *smem)
-      : t(t), counts(t.statistics && (!t.rewritten.a || spared(t.rewritten))), boxes(smem) {}
-  template <class Store>
-  INLINE void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, const int *tile, int item, int depth,
-                         Store store) {
+      : t(t), counts(t.statistics != nullptr), boxes(smem) {}
+  // number: of the box that alone is stored, of whose columns the sums are
+  template <int N, class Store>
+  INLINE void operator()(const float (&sum)[N], const Finish &finish, const int *tile, int item, int depth, Store store,
+                         int number = 0) {
+    const auto put = [&](const auto &also, const auto &... then) {
+      if constexpr (N == Tile::SUMS) boxes(sum, finish, store, also, then...);
+      else boxes.one(sum, number, finish, store, also);
+    };
     if (counts) {
       const StoredRows rows(t, tile, item, depth);
-      const int column = field(item, COLUMN);
+      const int column = field(item, COLUMN) + number * OutBoxes<Tile, O>::COLS;
       const TileStatistics<O> statistics = {t.statistics, t.counted, field(item, GROUP) * t.columns + column,
                                             t.columns - column, rows.all(item), rows};
-      boxes(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
+      put([&](const char *box, int b) { statistics.add(box, b); });
     } else {
-      boxes(sum, finish, store, [](const char *, int) {}, [&](char *box) {
+      put([](const char *, int) {}, [&](char *box) {
         if constexpr (POOLED) pool_box<O>(box, t.box.width_log2());
       });
     }
@@ -175,9 +183,13 @@ struct Direct {
   }
 };
 
-// A consumer: sums, and stores 64 of each 128 rows of its tiles. ahead: the list's first entry.
+// A consumer: sums, and stores 64 of each 128 rows of its tiles. ahead: the list's first entry; EXACT: see exact_sum.cuh.
+// It has code of its own: accumulators of wgmma that others write too are waited for.
+template <bool EXACT>
 INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held, int ahead) {
-  const Scale scale(t.scale_in, t.scale_w);
+  const Scale scale = EXACT ? Scale() : Scale(t.scale_in, t.scale_w);
+  if (Tile::CLUSTER == 1 && t.slots && blockIdx.x == 0 && threadIdx.x == 128)
+    tell_scales(t.slots, EXACT ? 1 : *t.scale_in, EXACT ? 1 : *t.scale_w);
   const int lane = threadIdx.x % 32, rows = min(t.box.rows(), 64);  // of a box that is stored
   const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
   Results<OUT> out(t, ring.buffers);
@@ -193,24 +205,27 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
     Target to;
     const auto find = [&](int d) { to.find(t, item, d, row, lane * rows < 64); };
     if (Tile::DEPTH == 1) find(0);  // where registers are, before the sum
-    if (Tile::HELD && field(item, FILTERS)) held.wait();
-    if constexpr (Tile::PAIRS) pair_sum<Tile>(ring, field(item, BLOCKS), field(item, RUNS_W), both, sum);
-    else wgmma_sum<Tile>(ring, blocks_of(item), sum);
-    if (Tile::HELD && field(ahead, FILTERS)) held.release();
+    if constexpr (!EXACT) {
+      if (Tile::HELD && field(item, FILTERS)) held.wait();
+      if constexpr (Tile::PAIRS) pair_sum<Tile>(ring, field(item, BLOCKS), field(item, RUNS_W), both, sum);
+      else wgmma_sum<Tile>(ring, blocks_of(item), sum);
+      if (Tile::HELD && field(ahead, FILTERS)) held.release();
+    }
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
-    if constexpr (Tile::CLUSTER > 1) {
-      const Place place;
-      const Direct direct(static_cast<OUT *>(t.slots), list - FIELDS - lane, 0, place, t.box, t.batch, t.height, t.width,
-                          t.columns, t.counted, finish, t.adds != 0);
-      add_together<Tile>(sum[0], ring.buffers, Place(), true, [&](int q) { return direct.exists(place.col(4 * q)); },
-                         [&](int q, const float4 &v) { direct.put(place.col(4 * q), v); });
-      break;
-    }
     const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
-    const auto store = [&](int d, const float (&rows_of_sum)[Tile::SUMS]) {
+    const auto store = [&](int d, const auto &rows_of_sum, int first = 0) {  // first: box of 32 columns, of some alone
+      if constexpr (Tile::CLUSTER > 1) {
+        const Place place;
+        const Direct direct(static_cast<OUT *>(t.slots), list - FIELDS - lane, 0, place, t.box, t.batch, t.height, t.width,
+                            t.columns, t.counted, finish, t.adds != 0);
+        const auto col = [&](int q) { return place.col(4 * q) + first * PIECE; };
+        add_together<Tile>(rows_of_sum, ring.buffers, place, true, [&](int q) { return direct.exists(col(q)); },
+                           [&](int q, const float4 &v) { direct.put(col(q), v); });
+        return;
+      }
       if ((slices & 0xffff) > 1) {
-        store_slice<Tile>(rows_of_sum, d, static_cast<float *>(t.slots), slot);
+        store_slice<Tile>(rows_of_sum, d, static_cast<float *>(t.slots), slot, first * (PIECE / 8));
         return;
       }
       out(rows_of_sum, finish, list - FIELDS - lane, item, d, [&](const char *box, int col) {
@@ -218,14 +233,25 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
         const CUtensorMap &map = t.out[to.map];
         if (to.exists && t.adds) ptx::tma_add_5d(map, from, column + col, to.w, to.h, to.image, group, policy);
         else if (to.exists) ptx::tma_store_5d(map, from, column + col, to.w, to.h, to.image, group, policy);
-      });
+      }, first);
     };
-    if (Tile::DEPTH > 1) find(0);
-    store(0, sum[0]);
-    if constexpr (Tile::DEPTH > 1) {
-      find(1);
-      if (!Tile::PAIRS || both) store(1, sum[1]);
+    if constexpr (EXACT) {
+      UNROLL_BY(1) for (int part = 0; part < (both || !Tile::PAIRS ? Tile::DEPTH : 1) * (Tile::BN / PIECE); part++) {
+        const int d = part / (Tile::BN / PIECE), first = part % (Tile::BN / PIECE);
+        float some[PIECE / 2] = {};
+        exact_sum(t, ring.buffers, list - FIELDS - lane, d, first * PIECE, some);
+        if (Tile::DEPTH > 1) find(d);
+        store(d, some, first);
+      }
+    } else {
+      if (Tile::DEPTH > 1) find(0);
+      store(0, sum[0]);
+      if constexpr (Tile::DEPTH > 1) {
+        find(1);
+        if (!Tile::PAIRS || both) store(1, sum[1]);
+      }
     }
+    if (Tile::CLUSTER > 1) break;
   }
   out.drain();
 }
@@ -234,18 +260,18 @@ extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_w, int first_out, const float
            *bias, const float *scale_in, const float *scale_w, void *slots, float *statistics, const int *work, int
            entries, int box, int batch, int height, int width, int groups, int columns, int counted, int least_run, int
-           most_run, int unit, int relu, int adds, int streams, const int *flag_in, const int *flag_w) {
+           most_run, int unit, int relu, int adds, int streams, Exact exact, ConvShape shape) {
   ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
   const CUtensorMap *const in = ptx::maps_of(few, more), *const w = in + first_w, *const out = in + first_out;
-  const ConvOperands t = {in,         w,                 out,     bias,    scale_in,  scale_w, slots,
-                          statistics, {flag_in, flag_w}, work,    entries, {box},     batch,   height,
-                          width,      groups,            columns, counted, least_run, most_run - least_run + 1, unit,
-                          relu,       adds,              streams};
-  const int first = *t.list();  // on its way while barriers and maps are made ready
+  const ConvOperands t = {in,      w,       out,       bias,   scale_in, scale_w, slots, statistics, work,
+                          entries, {box},   batch,     height, width,    groups,  columns, counted, least_run,
+                          most_run - least_run + 1, unit, relu, adds, streams, exact, shape};
+  const int first = *t.list();  // on its way while barriers and maps are made ready, as is the flags' answer
+  const bool flagged = EXACT_TOO && exact.flags.any();
   if (statistics) clear_slots(statistics, counted, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
@@ -261,10 +287,13 @@ conv_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more,
   HeldFilters<Tile> held(smem, held_barriers);
   if (threadIdx.x < 128) {
     if (Tile::CONSUMERS > 1) ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
-    if (threadIdx.x < 32) load_tiles(t, ring, held, first);
+    if (threadIdx.x < 32 && !flagged) load_tiles(t, ring, held, first);
   } else {
     if (Tile::CONSUMERS > 1) ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
-    sum_tiles(t, ring, held, first);
+    if constexpr (EXACT_TOO) {
+      if (flagged) return sum_tiles<true>(t, ring, held, first);
+    }
+    sum_tiles<false>(t, ring, held, first);
   }
 #endif
 }
@@ -274,10 +303,10 @@ ALPHA_KERNEL(conv_wgmma)
 // neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, of which
 // these columns may be a part.
 extern "C" __global__ void __launch_bounds__(256)
-conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  OUT *out, int batch, int height, int width, int channels, int columns, int box, int relu, int adds) {
+conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, OUT *out, int batch, int height, int width, int channels, int columns,
+                  int box, int relu, int adds) {
   ptx::follow();
-  const Scale scale(scale_in, scale_w);
+  const Scale scale = told_scale(slots);
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);
   const int col = place.col(at % (Tile::SUMS * 32) / 128 * 4), first = tile[GROUP] * columns + tile[COLUMN];

@@ -1,8 +1,8 @@
 // What:     the work list of conv_wgmma.cu as it reads it, and its producer: the warp that copies boxes of `in` and w
 // Layout:   an entry of the list is FIELDS ints; alpha/cuda/conv/wgmma/schedule.py writes them
 #pragma once
+#include "conv/exact_sum.cuh"
 #include "gemm_wgmma.cuh"
-#include "guard.cuh"
 #include "held_filters.cuh"
 #include "pair_sum.cuh"
 
@@ -58,13 +58,17 @@ INLINE int residue_class(int &h, int &w, int h_log2, int w_log2) {
   return number;
 }
 
+struct alignas(8) ConvShape {   // what the exact way has to know besides
+  int height, width;            // of `in`
+  int filter_h, filter_w;
+};
+
 struct ConvOperands {
   const CUtensorMap *in, *w, *out;  // in and K-major w: maps for runs of least_run taps, and one more each; behind
                                     // those of w, where tiles end beyond the columns, as many for the last tile's
   const float *bias, *scale_in, *scale_w;
   void *slots;          // of slices; clusters, which have none: out itself
   float *statistics;    // [block][consumer][mean, m2, count][channels], or null
-  Guard rewritten;      // whether `out` will be: nothing is counted then
   const int *work;      // [block][entry][FIELDS]
   int entries;          // of a block, its list's end among them
   BoxShape box;
@@ -72,6 +76,8 @@ struct ConvOperands {
   int columns;          // of a group
   int counted;          // channels of out, and of the statistics; of which these columns, of all groups, may be a part
   int least_run, runs, unit, relu, adds, streams;  // streams: what is stored is beyond what the L2 cache keeps
+  Exact exact;          // a: in
+  ConvShape shape;
 
   INLINE const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };

@@ -216,11 +216,12 @@ template <class T> INLINE void wgmma_sum(Ring<T> &ring, const Blocks &blocks, ty
 // Where a sum is cut into slices that different blocks make, each stores its own in a slot of BM * BN floats, in the
 // registers' own order: [128 rows][consumer][quad of sums][thread] float4. Another kernel adds the slots up.
 template <class T> constexpr int SLOT_ROWS = T::CONSUMERS * T::SUMS * 32;  // float4 of 128 rows of a slot, or of 64
-template <class T> INLINE void store_slice(const float (&sum)[T::SUMS], int depth, float *slots, int slot) {
+template <class T, int N>
+INLINE void store_slice(const float (&sum)[N], int depth, float *slots, int slot, int first = 0) {  // first: quad
   const Place place;
   float4 *to = reinterpret_cast<float4 *>(slots) + ((long long)slot * T::DEPTH + depth) * SLOT_ROWS<T> +
-               place.consumer * (T::SUMS * 32) + place.thread;
-  UNROLL for (int i = 0; i < T::SUMS; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+               place.consumer * (T::SUMS * 32) + place.thread + first * 128;
+  UNROLL for (int i = 0; i < N; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
 }
 
 INLINE void add(float4 &sum, const float4 &v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
@@ -233,21 +234,21 @@ template <class T> INLINE float4 add_slices(const float *slots, int first, int c
   return sum;
 }
 
-template <class T> INLINE float4 quad(const float (&sum)[T::SUMS], int q) {
+template <int N> INLINE float4 quad(const float (&sum)[N], int q) {
   return make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
 }
 
 // The blocks of a cluster have a tile in common: each shows the others its sum where its buffers were, adds up every
 // CLUSTER-th quad of all, in the order of the blocks, and puts that, if it exists: put(q, float4). What no thread needs,
 // where its rows do not exist say, is not read: a read on its way when the block that it is from returns is a fault.
-template <class T, class Exists, class Put>
-INLINE void add_together(const float (&sum)[T::SUMS], char *buffers, const Place &place, bool rows_exist,
+template <class T, int N, class Exists, class Put>
+INLINE void add_together(const float (&sum)[N], char *buffers, const Place &place, bool rows_exist,
                          const Exists &exists, const Put &put) {
-  constexpr int QUADS = T::SUMS / 4;
+  constexpr int QUADS = N / 4;
   static_assert(T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
   float4 *mine = reinterpret_cast<float4 *>(buffers) + place.consumer * (QUADS * 128) + place.thread;
   ptx::bar_sync(1, 128 * T::CONSUMERS);  // all have read the buffers
-  UNROLL for (int q = 0; q < QUADS; q++) mine[q * 128] = quad<T>(sum, q);
+  UNROLL for (int q = 0; q < QUADS; q++) mine[q * 128] = quad(sum, q);
   ptx::cluster_arrive();
   ptx::cluster_wait();
   if (rows_exist) {
@@ -349,20 +350,34 @@ template <class T, class O> struct OutBoxes {
       also(box, b);
     }
   }
+  // Stores the sums of the columns of box number b alone; to `also` it is the first.
+  template <class Store, class Also>
+  INLINE void one(const float (&sum)[COLS / 2], int b, const Finish &finish, Store store, Also also) {
+    if (b * COLS >= finish.columns) return;
+    const Place place;
+    const Finish here = {finish.scale, finish.bias ? finish.bias + b * COLS : nullptr, finish.columns - b * COLS,
+                         finish.relu};
+    const char *box = turns.next(
+        [&](char *to) {
+          if (here.is_plain(SCALED)) write<true>(to, place, sum, here, 0, O());
+          else write<false>(to, place, sum, here, 0, O());
+        },
+        [&](const char *from) { store(from, b * COLS); });
+    also(box, 0);
+  }
   INLINE void drain() const { turns.drain(); }
 
 private:
   // 16-bit: of the 16 matrices of 8 x 8 that a warp has in a box stmatrix stores four at once, two below each other and
   // their neighbours on the right; lane l gives the place of row l % 8 of matrix l / 8.
-  template <bool PLAIN, class H>
-  static INLINE void write(char *box, const Place &place, const float (&sum)[T::SUMS], const Finish &finish, int first,
-                           H) {
+  template <bool PLAIN, int N, class H>
+  static INLINE void write(char *box, const Place &place, const float (&sum)[N], const Finish &finish, int first, H) {
     const int lane = place.thread % 32, row = place.thread / 32 * 16 + lane % 16, chunk = lane / 16 ^ row & 7;
     UNROLL for (int j = 0; j < 8; j += 2) {
       unsigned words[4] = {};  // the last box of 96 columns is half empty
       UNROLL for (int k = 0; k < 2; k++) {
         const int i = first + 4 * (j + k);
-        if (i >= T::SUMS) break;
+        if (i >= N) break;
         const float2 add = finish.bias_at<PLAIN>(place.col(i));
         const auto pair = [&](int at) {
           return pair_of_floats<H>(finish.apply<PLAIN, SCALED>(sum[at], add.x),
@@ -375,9 +390,8 @@ private:
   }
   // float: of two neighbouring rows one stores the other half of the box first, else their chunks would collide. Sums
   // i + 2 and i + 3 lie 8 rows further on, 1024 bytes.
-  template <bool PLAIN>
-  static INLINE void write(char *box, const Place &place, const float (&sum)[T::SUMS], const Finish &finish, int first,
-                           float) {
+  template <bool PLAIN, int N>
+  static INLINE void write(char *box, const Place &place, const float (&sum)[N], const Finish &finish, int first, float) {
     const int row = place.row_in_box(0), q = place.thread % 4;
     float v[16];
     UNROLL for (int j = 0; j < 4; j++) {

@@ -26,6 +26,7 @@
 //           rows: of 192 and 256 rows there are three and four, and 512 and 640 threads of a block. 64 rows by 128
 //           columns or more of one tap: each of two consumers has half of the columns. Fewer, or several taps: two
 //           consumers take turns, and their sums are added up like those of two units
+// Exact:    where planes do not hold an operand, wgrad_exact.cuh makes the sums
 // Clusters: CLUSTER blocks may have a unit in common (schedule_wgrad.py). At the end they show each other their sums
 //           where the buffers were, and each adds up a part of all
 // Cache:    of 1x1 filters, what one tile alone reads is the first to leave the L2 cache: g and the slots stay
@@ -33,10 +34,12 @@
 //           8x8x256 614, 1.27; 16x16x128 612, 1.23; 32x32x64 461, 1.14; 4x4x512 485, 1.13. Two planes, beside its
 //           strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7. The rest is in
 //           benchmarks/results/h100/tried.md
-#include "wgrad_producer.cuh"
+#include "wgrad_exact.cuh"
 
 using Tile =
     WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS, BLOCKS_TOGETHER>;
+constexpr bool EXACT_TOO = HAS_EXACT_WAY<ELEMENT, float>;
+
 struct Sum {
   int slot, step, count;           // a tile's slots
   int rows, cols, taps;            // of the tile that exist
@@ -165,27 +168,57 @@ template <class T> struct Part {
   INLINE void keep(int quad, const float4 &v, float4 *slot) const { if (cols_exist(quad)) slot[quad * 128] = v; }
 };
 
-// slot: where the thread's quads of the unit's slot begin; null where the sum is complete.
-template <class T>
-INLINE void store_unit(const float (&sum)[T::SUMS], const Part<T> &to, float4 *slot, const Scale &scale) {
+// slot: where the thread's quads of the unit's slot begin; null where the sum is complete. first: quad of the part.
+template <class T, int N>
+INLINE void store_unit(const float (&sum)[N], const Part<T> &to, float4 *slot, const Scale &scale, int first = 0) {
   if (!to.rows_exist()) return;
   if (slot) {
-    UNROLL for (int q = 0; q < T::SUMS / 4; q++) to.keep(q, quad<T>(sum, q), slot);
+    UNROLL for (int q = 0; q < N / 4; q++) to.keep(first + q, quad(sum, q), slot);
   } else {
-    UNROLL for (int q = 0; q < T::SUMS / 4; q++) to.finish(q, quad<T>(sum, q), scale);
+    UNROLL for (int q = 0; q < N / 4; q++) to.finish(first + q, quad(sum, q), scale);
   }
 }
 
 // The same for a cluster, whose blocks have the unit in common.
-template <class T>
-INLINE void store_together(const float (&sum)[T::SUMS], char *buffers, const Part<T> &to, float4 *slot,
-                           const Scale &scale) {
+template <class T, int N>
+INLINE void store_together(const float (&sum)[N], char *buffers, const Part<T> &to, float4 *slot, const Scale &scale,
+                           int first = 0) {
   static_assert(!T::IN_TURN, "consumers have different rows or columns");
-  add_together<T>(sum, buffers, to.place, to.rows_exist(), [&](int q) { return to.cols_exist(q); },
+  add_together<T>(sum, buffers, to.place, to.rows_exist(), [&](int q) { return to.cols_exist(first + q); },
                   [&](int q, const float4 &all) {
-                    if (slot) to.keep(q, all, slot);
-                    else to.finish(q, all, scale);
+                    if (slot) to.keep(first + q, all, slot);
+                    else to.finish(first + q, all, scale);
                   });
+}
+
+// A consumer: sums, and stores its part of the units. EXACT: see exact_sum.cuh.
+template <bool EXACT, class Next>
+INLINE void sum_units_of_block(Ring<Tile> &ring, const Unit *unit, const Next &next, float *dw, float4 *work, int dw_row,
+                               const Scale &scale, const Exact &exact, const WgradShape &shape, bool boxed) {
+  const int consumer = consumer_number();
+  const auto same = [](int number) { return ptx::uniform(number); };
+  for (;; unit = next(unit)) {
+    const auto store = [&](const auto &sum, int first) {
+      const Part<Tile> to = {Place(), {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row},
+                             Tile::BM == 64 ? 0 : consumer * 64, Tile::HALVES ? consumer * Tile::WIDTH : 0};
+      float4 *slot = unit->slot < 0 ? nullptr : work + to.place.thread +
+                     ((long long)Tile::CONSUMERS * unit->slot + consumer) * (Tile::SUMS * 32);
+      if constexpr (Tile::CLUSTER > 1) store_together<Tile>(sum, ring.buffers, to, slot, scale, first);
+      else store_unit<Tile>(sum, to, slot, scale, first);
+    };
+    if constexpr (EXACT) {
+      exact_unit<Tile>(exact, shape, boxed, ring.buffers, unit, store);
+    } else {
+      float sum[Tile::SUMS];
+      UNROLL for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
+      UnitSum<Tile> blocks(ring, consumer);
+      for_each_part(unit, same, [&](const Segment *s, int, int count) {
+        blocks.add(count, same(s->side<Tile::STRIP>()), same(s->tap), same(s->taps), sum);
+      });
+      store(sum, 0);
+    }
+    if (same(unit->next) < 0) break;
+  }
 }
 
 // A unit has unit_ints integers; unit b is the first of block b. It is copied to shared memory while everything else is
@@ -194,13 +227,14 @@ extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
 sk_dilated_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_g, float *dw, float4
                  *work, const int *units, int unit_ints, const float *scale_x, const float *scale_g, int images, int
                  rows, int boxed, int wide_x, int wide_g, int x_once, int g_once, int g_row, int g_step, int x_row, int
-                 x_step, int dw_row) {
+                 x_step, int dw_row, Exact exact, WgradShape shape) {
   ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   const CUtensorMap *const map_x = ptx::maps_of(few, more), *const map_g = map_x + first_g;
   int *first = reinterpret_cast<int *>(smem + Tile::STAGES * Tile::STAGE);
+  const bool flagged = EXACT_TOO && exact.flags.any();
   if (threadIdx.x == 0) {
     barriers.init();
   }
@@ -213,7 +247,7 @@ sk_dilated_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap 
   };
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
-    if (threadIdx.x > 0) return;  // a thread alone: lanes that wait would hold up the one that issues
+    if (threadIdx.x > 0 || flagged) return;  // a thread alone: lanes that wait would hold up the one that issues
     const Source g = {map_g, rows, wide_g != 0, Tile::TAPS == 1 && boxed, g_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
     const Source x = {map_x, rows, wide_x != 0, Tile::TAPS == 1 && boxed, x_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
     unsigned filled = 0;
@@ -221,24 +255,13 @@ sk_dilated_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap 
       load_unit(ring, g, x, {images, g_row, x_row, g_step, x_step}, unit, filled, more != nullptr);
   } else {
     ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
-    const int consumer = consumer_number();
-    const Scale scale(scale_x, scale_g);
-    const auto same = [](int number) { return ptx::uniform(number); };
-    for (auto unit = reinterpret_cast<const Unit *>(first);; unit = next(unit)) {
-      float sum[Tile::SUMS];
-      UNROLL for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
-      UnitSum<Tile> blocks(ring, consumer);
-      for_each_part(unit, same, [&](const Segment *s, int, int count) {
-        blocks.add(count, same(s->side<Tile::STRIP>()), same(s->tap), same(s->taps), sum);
-      });
-      const Part<Tile> to = {Place(), {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row},
-                             Tile::BM == 64 ? 0 : consumer * 64, Tile::HALVES ? consumer * Tile::WIDTH : 0};
-      float4 *slot = unit->slot < 0 ? nullptr : work + to.place.thread +
-                     ((long long)Tile::CONSUMERS * unit->slot + consumer) * (Tile::SUMS * 32);
-      if constexpr (Tile::CLUSTER > 1) store_together<Tile>(sum, smem, to, slot, scale);
-      else store_unit<Tile>(sum, to, slot, scale);
-      if (same(unit->next) < 0) break;
+    if (work && blockIdx.x == 0 && threadIdx.x == 128)
+      tell_scales(work, flagged ? 1 : *scale_x, flagged ? 1 : *scale_g);
+    const auto unit = reinterpret_cast<const Unit *>(first);
+    if constexpr (EXACT_TOO) {
+      if (flagged) return sum_units_of_block<true>(ring, unit, next, dw, work, dw_row, Scale(), exact, shape, boxed);
     }
+    sum_units_of_block<false>(ring, unit, next, dw, work, dw_row, Scale(scale_x, scale_g), exact, shape, boxed);
   }
 #endif
 }
@@ -247,12 +270,11 @@ ALPHA_KERNEL(sk_dilated_wgmma)
 // Adds up the slots of tiles cut into several units. Grid (parts of a slot, tiles of 64 rows): a thread adds one float4
 // of every split-th slot; the partial sums of an element meet in shared memory, always in the same order.
 extern "C" __global__ void __launch_bounds__(256)
-sum_units(const float4 *work, float *dw, const Sum *sums, const float *scale_x, const float *scale_g, int dw_row,
-          int split) {
+sum_units(const float4 *work, float *dw, const Sum *sums, int dw_row, int split) {
   ptx::follow();
   __shared__ float4 partial[256];
   constexpr int SLOT = Tile::SUMS * 32;  // float4
-  const Scale scale(scale_x, scale_g);
+  const Scale scale = told_scale(work);
   const Sum &tile = sums[blockIdx.y];
   const int width = 256 / split, lane = threadIdx.x % width, part = threadIdx.x / width;
   const int element = blockIdx.x * width + lane, quad = element / 128;

@@ -5,15 +5,17 @@ from __future__ import annotations
 from math import gcd
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import is_product, oversized
-from alpha.cuda.conv.wgmma import Run, launch_of_arrays, pixels_as_images, refusal
+from alpha.cuda.conv.wgmma import SCALE_FLOATS, Run, launch_of_arrays, pixels_as_images, refusal
 from alpha.cuda.conv.wgmma.boxes import Box
 from alpha.cuda.conv.wgmma.schedule_cluster import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
-from alpha.cuda.lazy import READS, Operand
+from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
@@ -123,11 +125,11 @@ class WgmmaWgrad(Candidate):
         self.kernel = Kernel(
             "sk_dilated_wgmma.cu", "sk_dilated_wgmma", f"{MAPS}, i32 first_g, ptr dw, ptr work, ptr units, "
             "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 rows, i32 boxed, i32 wide_x, "
-            "i32 wide_g, i32 x_once, i32 g_once, i32 g_row, i32 g_step, i32 x_row, i32 x_step, i32 dw_row",
+            "i32 wide_g, i32 x_once, i32 g_once, i32 g_row, i32 g_step, i32 x_row, i32 x_step, i32 dw_row, "
+            f"{EXACT_ARGS}, block[72] shape",
             threads=128 * (1 + consumers(tile.rows)), shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES,
             defines=defines)
-        self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, ptr scale_x, "
-                          "ptr scale_g, i32 dw_row, i32 split", threads=SUM_THREADS,
+        self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, i32 dw_row, i32 split", threads=SUM_THREADS,
                           defines=defines)
 
     def rejection(self, desc: ConvDesc) -> str | None:
@@ -188,8 +190,11 @@ class WgmmaWgrad(Candidate):
         g_row, x_row, x_step = (box.height * ROW,) * 2 + (box.width,) if boxed else (w.o, h.s * w.i, w.s)
         sizes = (box.images, box.rows, boxed, int(x_form.wide), int(g_form.wide), x_once, g_once, g_row, box.width,
                  x_row, x_step, dw_row)
+        shape = np.array([*desc.x_shape, *desc.y_shape[1:3], channels or desc.oc, w.f, h.s, w.s, h.p, w.p, h.d, w.d, *box, 0],
+                         np.int32).tobytes()  # WgradShape
         kernel, grid, add, slots, ints = self.kernel, plan.blocks, self.sum, plan.slots, plan.units.shape[1]
         part_floats, parts = self.tiling(desc).part_floats, len(plan.sums)
+        slot_floats = slots * consumers(tile.rows) * part_floats
         split = _split(parts * part_floats // 4, int(plan.sums[:, 2].max(initial=1)))
         sum_grid = part_floats // 4 * split // SUM_THREADS, parts
 
@@ -198,12 +203,14 @@ class WgmmaWgrad(Candidate):
             x, g = _maps(x_ptr, dtype, x_form), _maps(g_ptr, dtype, g_form)
             return *maps_argument(x + g), len(x) // NBYTES
 
-        def run(a: Operand, b: Operand, dw: Array) -> None:
-            work = empty((slots * consumers(tile.rows) * part_floats,), "float32") if slots else None
+        def run(a: Operand, b: Operand, dw: Array, exact: tuple[Any, ...] = UNFLAGGED) -> None:
+            memory = empty((SCALE_FLOATS + slot_floats,), "float32") if slots else None
+            work = memory and offset(memory, 4 * SCALE_FLOATS)
             out = offset(dw, 4 * first * dw_row)
-            kernel(grid, *maps(a.ptr, b.ptr + 2 * first, a.dtype), out, work, units, ints, a.scale, b.scale, *sizes)
+            kernel(grid, *maps(a.ptr, b.ptr + 2 * first, a.dtype), out, work, units, ints, a.scale, b.scale, *sizes,
+                   *exact, first, shape)
             if slots:
-                add(sum_grid, work, out, sums, a.scale, b.scale, dw_row, split)
+                add(sum_grid, work, out, sums, dw_row, split)
         return run
 
 

@@ -17,7 +17,6 @@ from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters, patch_of
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
-from alpha.cuda.lazy import UNGUARDED
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -194,7 +193,7 @@ class StemMmaWgrad(Candidate):
         def launch(x: Array, g: Array, dw: Array) -> None:
             work = empty((blocks * chunks * row_tiles * floats,), "float32")
             kernel(grid, x, g, work, *sizes)
-            SUM_SLICES(sum_grid, work, dw, sums, floats, CHUNK, depth, SPLIT, *UNGUARDED)
+            SUM_SLICES(sum_grid, work, dw, sums, floats, CHUNK, depth, SPLIT)
         return launch
 
 
