@@ -82,9 +82,9 @@ def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
     """Returns the launch of a pass that makes the operands, and runs."""
     first, second = (KEEP[what] for what in READ_BY[pass_name])
 
-    def launch(x: Array, w: Array, *rest: Any, **adds: bool) -> None:
+    def launch(x: Array, w: Array, *rest: Any, **more: Any) -> None:
         a, c = operand(x, reads, keep=first), operand(w, reads, keep=second)
-        run(a, c, *rest, exact=exact(x, a, w, c), **adds)
+        run(a, c, *rest, exact=exact(x, a, w, c), **more)
     return launch
 
 
@@ -160,7 +160,7 @@ class Wgmma(Candidate):
     def __init__(self, pass_name: str, mode: Mode, tile: Tile, pooled: bool = False) -> None:
         self.pass_name, self.mode, self.tile, self.pooled = pass_name, mode, tile, pooled
         self.reads, self.writes = mode
-        self.adds = pass_name == "dgrad"
+        self.adds, self.joins = pass_name == "dgrad", pass_name == "fprop" and not (tile.pairs or pooled)
         self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
         pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, tile.columns))  # bytes of a block
         ring = tile.stages * pixels + (tile.held or tile.stages) * filters
@@ -173,13 +173,13 @@ class Wgmma(Candidate):
                    "POOLED": int(pooled)}
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", f"{MAPS}, i32 first_w, i32 first_out, ptr b, ptr scale_x, ptr scale_w, "
-            "ptr slots, ptr parts, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, i32 groups, "
+            "ptr slots, ptr parts, ptr joined, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, i32 groups, "
             "i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, i32 streams, "
             f"{EXACT_ARGS}, block[16] shape",
             threads=128 * (1 + tile.consumers), shared=self._shared, defines=defines)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr y, "
-            "i32 batch, i32 height, i32 width, i32 channels, i32 columns, i32 box, i32 relu, i32 adds",
+            "i32 batch, i32 height, i32 width, i32 channels, i32 columns, i32 box, i32 relu, ptr added",
             threads=SUM_THREADS, defines=defines)
 
     def rejection(self, desc: ConvDesc) -> str | None:
@@ -262,7 +262,7 @@ class Wgmma(Candidate):
                          ).tobytes()  # ConvShape
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None,
-                adds: bool = False, exact: tuple[Any, ...] = UNFLAGGED) -> None:
+                adds: bool = False, residual: Array | None = None, exact: tuple[Any, ...] = UNFLAGGED) -> None:
             b, relu = epilogue.known()
             b, out = b and offset(b, 4 * first), offset(y, y_first)
             if counts:
@@ -270,11 +270,11 @@ class Wgmma(Candidate):
             memory = empty((SCALE_FLOATS + slot_floats,), "float32") if slot_floats else None
             slots = memory and offset(memory, 4 * SCALE_FLOATS)
             self.kernel(grid, *maps(x.ptr, w.ptr + w_first * ITEMSIZE[w.dtype], y.ptr + y_first, y.dtype), b, x.scale, w.scale,
-                        out if clustered else slots, parts and offset(parts, 4 * first), items, entries, packed, *sizes,
+                        out if clustered else slots, parts and offset(parts, 4 * first), residual, items, entries, packed, *sizes,
                         relu, adds, streams, *exact, w_first, shape)
             if slots:
                 self.sum(sum_grid, slots, sliced, b, out, batch, height, width, of_y, columns, packed,
-                         relu, adds)
+                         relu, out if adds else residual)
         return run
 
     def _maps(self, desc: ConvDesc, channels: int) -> Callable[..., tuple[Any, ...]]:

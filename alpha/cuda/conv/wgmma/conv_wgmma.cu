@@ -25,6 +25,8 @@
 //           what the others show in shared memory, and store it from registers
 // Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied, but for what Boxes says. A position without taps gets a sum of 0 blocks
+// Joins:    what another map has at the same place is added before relu, to what would be stored: a shortcut's, in
+//           inference
 // Pools:    POOLED: of each 2 x 2 of `out`, whole windows of a box, the largest is stored
 // Exact:    where planes do not hold an operand of float32 results, conv_wgmma_exact.cuh makes the sums
 // Statistics: where batch norm will follow, the means and variances that it begins with are made of what is stored
@@ -47,6 +49,8 @@
 
 constexpr bool EXACT_TOO = HAS_EXACT_WAY<ELEMENT, OUT>;
 
+constexpr bool JOINS = !Tile::B_MN && !Tile::PAIRS && !POOLED;  // fprop may
+
 // Which of 64 rows that a consumer has in an entry's tile are stored: those whose position and image exist.
 struct StoredRows {
   const ConvOperands &t;
@@ -60,12 +64,15 @@ struct StoredRows {
     return pixels >= Tile::A_ROWS >> t.box.rows_log2() && t.batch - field(item, IMAGE) >= t.box.image(~0) + 1 &&
            t.box.height_log2() + t.box.width_log2() == 0;
   }
-  INLINE bool operator()(int row_of_consumer) const {
+  INLINE bool operator()(int row_of_consumer) const { return position(row_of_consumer) >= 0; }
+  // The number of its position among all of `out`, or -1.
+  INLINE i64 position(int row_of_consumer) const {
     const int row = first + row_of_consumer, pixel = row >> t.box.rows_log2();
-    const int at = tile[PIXEL] + pixel, width = tile[WIDTH], y = at / width;
+    const int at = tile[PIXEL] + pixel, width = tile[WIDTH], y = at / width, image = tile[IMAGE] + t.box.image(row);
     const int h = tile[OUT_H] + y * tile[OUT_H_STEP] + t.box.h(row, tile[OUT_H_STEP]);
     const int w = tile[OUT_W] + (at - y * width) * tile[OUT_W_STEP] + t.box.w(row, tile[OUT_W_STEP]);
-    return pixel < pixels && tile[IMAGE] + t.box.image(row) < t.batch && h < t.height && w < t.width;
+    const bool exists = pixel < pixels && image < t.batch && h < t.height && w < t.width;
+    return exists ? (image * (i64)t.height + h) * t.width + w : -1;
   }
 };
 
@@ -93,6 +100,27 @@ template <class H> INLINE void pool_box(char *box, int width_log2) {
   *at(window) = make_uint4(most[0], most[1], most[2], most[3]);
 }
 
+// Consumer, all threads: adds `joined` to what was written into a box, whose first column is `col` of the tile, and goes
+// through relu.
+template <class O> INLINE void join_box(const ConvOperands &t, const StoredRows &rows, char *box, int item, int col) {
+  constexpr int LANES = 16 / sizeof(O);
+  const Place place;
+  const int chunk = place.thread % 8, column = field(item, COLUMN) + col + chunk * LANES;
+  const i64 from = field(item, GROUP) * t.columns + column;
+  ptx::bar_sync(1 + place.consumer, 128);
+  if (column >= t.columns) return;
+  UNROLL for (int row = place.thread / 8; row < 64; row += 16) {
+    const i64 position = rows.position(row);
+    if (position < 0) continue;
+    Lanes<LANES, O> &mine = *reinterpret_cast<Lanes<LANES, O> *>(box + row * 128 + ((chunk ^ row & 7) << 4));
+    const Lanes<LANES, O> other = ::load<LANES>(static_cast<const O *>(t.joined) + position * t.counted + from);
+    UNROLL for (int e = 0; e < LANES; e++) {
+      const float v = to_float(mine.v[e]) + to_float(other.v[e]);
+      mine.v[e] = (O)(t.relu && v < 0.f ? 0.f : v);
+    }
+  }
+}
+
 // How a consumer's results leave: store(box, col) issues the TMA stores of a box. Counted where asked for.
 template <class O> struct Results {
   const ConvOperands &t;
@@ -105,19 +133,20 @@ template <class O> struct Results {
   template <int N, class Store>
   INLINE void operator()(const float (&sum)[N], const Finish &finish, const int *tile, int item, int depth, Store store,
                          int number = 0) {
-    const auto put = [&](const auto &also, const auto &... then) {
-      if constexpr (N == Tile::SUMS) boxes(sum, finish, store, also, then...);
-      else boxes.one(sum, number, finish, store, also);
+    const auto put = [&](const auto &also, const auto &then) {
+      if constexpr (N == Tile::SUMS) boxes(sum, finish, store, also, then);
+      else boxes.one(sum, number, finish, store, also, then);
     };
     if (counts) {
       const StoredRows rows(t, tile, item, depth);
       const int column = field(item, COLUMN) + number * OutBoxes<Tile, O>::COLS;
       const TileStatistics<O> statistics = {t.statistics, t.counted, field(item, GROUP) * t.columns + column,
                                             t.columns - column, rows.all(item), rows};
-      put([&](const char *box, int b) { statistics.add(box, b); });
+      put([&](const char *box, int b) { statistics.add(box, b); }, [](char *, int) {});
     } else {
-      put([](const char *, int) {}, [&](char *box) {
+      put([](const char *, int) {}, [&](char *box, int col) {
         if constexpr (POOLED) pool_box<O>(box, t.box.width_log2());
+        else if (JOINS && t.joined) join_box<O>(t, StoredRows(t, tile, item, depth), box, item, col);
       });
     }
   }
@@ -155,12 +184,16 @@ struct Target {
 struct Direct {
   OUT *to[2];  // column 0 of the tile in these rows, or null
   const Finish finish;
-  const bool adds;
+  const i64 joined;  // how far behind what is stored lies what is added to it before relu, in bytes; NOTHING: nothing
+  const bool relu;   // behind that
+  static constexpr i64 NOTHING = 1;
 
-  // tile: its entry of the list; depth: of the rows; columns, channels: of a group, and of out
-  INLINE Direct(OUT *out, const int *tile, int depth, const Place &place, BoxShape box, int batch, int height,
-                int width, int columns, int channels, const Finish &finish, bool adds)
-      : finish(finish), adds(adds) {
+  // added: like out, out itself, or null. tile: its entry of the list; depth: of the rows; columns, channels: of a
+  // group, and of out
+  INLINE Direct(OUT *out, const OUT *added, const int *tile, int depth, const Place &place, BoxShape box, int batch,
+                int height, int width, int columns, int channels, const Finish &finish)
+      : finish{finish.scale, finish.bias, finish.columns, finish.relu && !added},
+        joined(added ? reinterpret_cast<i64>(added) - reinterpret_cast<i64>(out) : NOTHING), relu(finish.relu) {
     UNROLL for (int half = 0; half < 2; half++) {
       const int row = depth * 128 + place.row(2 * half), pixel = tile[PIXEL] + (row >> box.rows_log2());
       const int y = pixel / tile[WIDTH], image = tile[IMAGE] + box.image(row);
@@ -178,7 +211,11 @@ struct Direct {
     if (to[1]) put(to[1] + col, finish.apply<false>(sum.z, add.x), finish.apply<false>(sum.w, add.y));
   }
   INLINE void put(OUT *at, float a, float b) const {
-    if (adds) a = to_float(at[0]) + to_float((OUT)a), b = to_float(at[1]) + to_float((OUT)b);
+    if (joined != NOTHING) {
+      const OUT *other = reinterpret_cast<const OUT *>(reinterpret_cast<const char *>(at) + joined);
+      a = to_float(other[0]) + to_float((OUT)a), b = to_float(other[1]) + to_float((OUT)b);
+      if (relu) a = a < 0.f ? 0.f : a, b = b < 0.f ? 0.f : b;
+    }
     store_pair(at, a, b);
   }
 };
@@ -212,13 +249,15 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
       if (Tile::HELD && field(ahead, FILTERS)) held.release();
     }
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
-    const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
+    const Finish finish = {scale, bias, t.columns - column, t.relu && !(JOINS && t.joined)};
     const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
     const auto store = [&](int d, const auto &rows_of_sum, int first = 0) {  // first: box of 32 columns, of some alone
       if constexpr (Tile::CLUSTER > 1) {
         const Place place;
-        const Direct direct(static_cast<OUT *>(t.slots), list - FIELDS - lane, 0, place, t.box, t.batch, t.height, t.width,
-                            t.columns, t.counted, finish, t.adds != 0);
+        OUT *const to = static_cast<OUT *>(t.slots);
+        const Direct direct(to, t.adds ? to : static_cast<const OUT *>(t.joined), list - FIELDS - lane, 0, place, t.box,
+                            t.batch, t.height, t.width, t.columns, t.counted,
+                            {scale, bias, finish.columns, t.relu != 0});
         const auto col = [&](int q) { return place.col(4 * q) + first * PIECE; };
         add_together<Tile>(rows_of_sum, ring.buffers, place, true, [&](int q) { return direct.exists(col(q)); },
                            [&](int q, const float4 &v) { direct.put(col(q), v); });
@@ -258,17 +297,17 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
 
 extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_w, int first_out, const float
-           *bias, const float *scale_in, const float *scale_w, void *slots, float *statistics, const int *work, int
-           entries, int box, int batch, int height, int width, int groups, int columns, int counted, int least_run, int
-           most_run, int unit, int relu, int adds, int streams, Exact exact, ConvShape shape) {
+           *bias, const float *scale_in, const float *scale_w, void *slots, float *statistics, const void *joined, const
+           int *work, int entries, int box, int batch, int height, int width, int groups, int columns, int counted, int
+           least_run, int most_run, int unit, int relu, int adds, int streams, Exact exact, ConvShape shape) {
   ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
   const CUtensorMap *const in = ptx::maps_of(few, more), *const w = in + first_w, *const out = in + first_out;
-  const ConvOperands t = {in,      w,       out,       bias,   scale_in, scale_w, slots, statistics, work,
-                          entries, {box},   batch,     height, width,    groups,  columns, counted, least_run,
+  const ConvOperands t = {in,      w,     out,   bias,   scale_in, scale_w, slots,   statistics, joined,    work,
+                          entries, {box}, batch, height, width,    groups,  columns, counted,    least_run,
                           most_run - least_run + 1, unit, relu, adds, streams, exact, shape};
   const int first = *t.list();  // on its way while barriers and maps are made ready, as is the flags' answer
   const bool flagged = EXACT_TOO && exact.flags.any();
@@ -301,10 +340,10 @@ ALPHA_KERNEL(conv_wgmma)
 
 // Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot, two
 // neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, of which
-// these columns may be a part.
+// these columns may be a part. added: see Direct.
 extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, OUT *out, int batch, int height, int width, int channels, int columns,
-                  int box, int relu, int adds) {
+                  int box, int relu, const OUT *added) {
   ptx::follow();
   const Scale scale = told_scale(slots);
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
@@ -312,8 +351,8 @@ conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, OUT *
   const int col = place.col(at % (Tile::SUMS * 32) / 128 * 4), first = tile[GROUP] * columns + tile[COLUMN];
   const Finish finish = {scale, bias ? bias + first : nullptr, columns - tile[COLUMN], relu != 0};
   if (col >= finish.columns) return;
-  const Direct direct(out, tile, at / SLOT_ROWS<Tile>, place, {box}, batch, height, width, columns, channels, finish,
-                      adds != 0);
+  const Direct direct(out, added, tile, at / SLOT_ROWS<Tile>, place, {box}, batch, height, width, columns, channels,
+                      finish);
   direct.put(col, add_slices<Tile>(slots, tile[SLOT], tile[SLICE], at));
 }
 ALPHA_KERNEL(conv_wgmma_slices)

@@ -69,6 +69,7 @@ struct ConvOperands {
   const float *bias, *scale_in, *scale_w;
   void *slots;          // of slices; clusters, which have none: out itself
   float *statistics;    // [block][consumer][mean, m2, count][channels], or null
+  const void *joined;   // what is added before relu, like out, or null
   const int *work;      // [block][entry][FIELDS]
   int entries;          // of a block, its list's end among them
   BoxShape box;
