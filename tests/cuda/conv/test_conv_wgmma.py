@@ -109,6 +109,24 @@ def check_added(tile, case: Shape) -> None:
     assert_equal_at(fetched(dx), expected.astype(np.float32), name=f"{case.name} added by {tile.name}")
 
 
+def check_joined(tile, case: Shape, flagged: bool = False) -> None:
+    """fprop adds another map to what it would store, before relu.  flagged: planes do not hold x."""
+    from alpha.cuda.runtime.memory import empty, upload
+    (x, x_there), (w, w_there) = inputs(tile, *case.x_shape), inputs(tile, *case.w_shape, seed=1)
+    if flagged:
+        x = x.astype(np.float32)
+        x[0, 0, 0, 0] = 2.0 ** 60
+        x_there = stored(x, "float32")
+    _, other = inputs(tile, *case.desc.y_shape, seed=2)
+    launch, b = tile.prepare(case.desc), upload(ints(case.oc, seed=3))
+    alone, both = empty(case.desc.y_shape, tile.writes), empty(case.desc.y_shape, tile.writes)
+    launch(x_there, w_there, alone, Epilogue.of(b, None))
+    launch(x_there, w_there, both, Epilogue.of(b, "relu"), residual=other)
+    expected = np.maximum(fetched(alone) + fetched(other), 0)
+    assert (np.abs(fetched(alone)).max() > 2.0 ** 59) == flagged
+    assert_equal_at(fetched(both), expected.astype(np.float32), name=f"{case.name} joined by {tile.name}")
+
+
 def fitting(pass_name: str, case: Shape) -> list:
     """Returns the tiles that serve a case: all but those that have all of its columns or none."""
     found = [tile for tile in tiles(pass_name) if not tile.rejection(case.desc)]
@@ -185,6 +203,8 @@ def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, fresh_schedul
             check(tile, each, bias=pass_name == "fprop")
             if tile.adds:
                 check_added(tile, each)
+            if tile.joins:
+                check_joined(tile, each)
 
 
 @pytest.mark.parametrize("case", EVERY_TILE, ids=lambda case: case.name)
@@ -193,6 +213,16 @@ def test_dgrad_adds_to_what_is_there(device, case):
     assert found
     for tile in found:
         check_added(tile, case)
+
+
+@pytest.mark.parametrize("case", EVERY_TILE, ids=lambda case: case.name)
+def test_fprop_adds_another_map_before_relu(device, case):
+    found = fitting("fprop", case)
+    assert found and all(tile.joins for tile in found)
+    for tile in found:
+        check_joined(tile, case)
+        if tile.mode.planes == 2:
+            check_joined(tile, case, flagged=True)
 
 
 def test_bias_and_relu(device):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conv_cases import Case as Shape
 from tests.conv_cases import square
-from tests.cuda.conv.test_conv_wgmma import check, tiles
+from tests.cuda.conv.test_conv_wgmma import check, check_joined, tiles
 from tests.cuda.process import CHECKED, EMULATED
 
 pytestmark = pytest.mark.cuda
@@ -57,3 +57,5 @@ def test_boxes_are_right_in_every_mode(device, only_boxes, pass_name, case, trim
         for tile in of_boxes(pass_name)[number % 2::2] if EMULATED else of_boxes(pass_name):
             if not tile.rejection(case.desc):
                 check(tile, case, bias=pass_name == "fprop")
+                if tile.joins:
+                    check_joined(tile, case)
