@@ -197,6 +197,7 @@ int cuGraphGetNodes(const Graph* g, void** nodes, size_t* n) {
   return nodes ? error(INVALID_VALUE, "cuGraphGetNodes gives their number alone on the emulated driver") : OK;
 }
 int cuGraphGetEdges(const Graph* g, void** from, void** to, size_t* n) {
+  if (from && !*n) return error(INVALID_VALUE, "cuGraphGetEdges: there is no room");
   size_t count = 0;
   for (size_t k = 0; k < g->nodes.size(); k++)
     for (void* before : g->nodes[k].after) {

@@ -339,6 +339,8 @@ def _overlap(graph: ctypes.c_void_p, apart: Container[int]) -> None:
         return
     count, kind = ctypes.c_size_t(), ctypes.c_int()
     libcuda.call("cuGraphGetEdges", graph, None, None, ctypes.byref(count))
+    if not count.value:     # which the driver takes for no place
+        return
     before, behind = (ctypes.c_void_p * count.value)(), (ctypes.c_void_p * count.value)()
     libcuda.call("cuGraphGetEdges", graph, before, behind, ctypes.byref(count))
     waits, kernels = Counter(behind), set[int]()

@@ -133,16 +133,16 @@ template <class O> struct Results {
   template <int N, class Store>
   INLINE void operator()(const float (&sum)[N], const Finish &finish, const int *tile, int item, int depth, Store store,
                          int number = 0) {
-    const auto put = [&](const auto &also, const auto &then) {
-      if constexpr (N == Tile::SUMS) boxes(sum, finish, store, also, then);
-      else boxes.one(sum, number, finish, store, also, then);
+    const auto put = [&](const auto &also, const auto &... then) {
+      if constexpr (N == Tile::SUMS) boxes(sum, finish, store, also, then...);
+      else boxes.one(sum, number, finish, store, also, then...);
     };
     if (counts) {
       const StoredRows rows(t, tile, item, depth);
       const int column = field(item, COLUMN) + number * OutBoxes<Tile, O>::COLS;
       const TileStatistics<O> statistics = {t.statistics, t.counted, field(item, GROUP) * t.columns + column,
                                             t.columns - column, rows.all(item), rows};
-      put([&](const char *box, int b) { statistics.add(box, b); }, [](char *, int) {});
+      put([&](const char *box, int b) { statistics.add(box, b); });
     } else {
       put([](const char *, int) {}, [&](char *box, int col) {
         if constexpr (POOLED) pool_box<O>(box, t.box.width_log2());

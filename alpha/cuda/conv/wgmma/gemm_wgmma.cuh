@@ -335,8 +335,8 @@ template <class T, class O> struct OutBoxes {
   // lanes of the consumer's first warp, all of which are called. Row r of the box is r * 128 bytes behind its start.
   // also(box, b): what all threads do with box number b besides, who only read it. then(box, col): what they make of a
   // box before it leaves.
-  template <class Store, class Also, class Then>
-  INLINE void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store, Also also, Then then) {
+  template <class Store, class Also, class... Then>
+  INLINE void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store, Also also, Then... then) {
     const Place place;
     UNROLL for (int b = 0; b < (T::BN + COLS - 1) / COLS; b++) {
       if (b * COLS >= finish.columns) break;
@@ -344,15 +344,15 @@ template <class T, class O> struct OutBoxes {
           [&](char *to) {
             if (finish.is_plain(SCALED)) write<true>(to, place, sum, finish, b * (COLS / 2), O());
             else write<false>(to, place, sum, finish, b * (COLS / 2), O());
-            then(to, b * COLS);
+            (then(to, b * COLS), ...);
           },
           [&](const char *from) { store(from, b * COLS); });
       also(box, b);
     }
   }
   // Stores the sums of the columns of box number b alone; to `also` it is the first.
-  template <class Store, class Also, class Then>
-  INLINE void one(const float (&sum)[COLS / 2], int b, const Finish &finish, Store store, Also also, Then then) {
+  template <class Store, class Also, class... Then>
+  INLINE void one(const float (&sum)[COLS / 2], int b, const Finish &finish, Store store, Also also, Then... then) {
     if (b * COLS >= finish.columns) return;
     const Place place;
     const Finish here = {finish.scale, finish.bias ? finish.bias + b * COLS : nullptr, finish.columns - b * COLS,
@@ -361,7 +361,7 @@ template <class T, class O> struct OutBoxes {
         [&](char *to) {
           if (here.is_plain(SCALED)) write<true>(to, place, sum, here, 0, O());
           else write<false>(to, place, sum, here, 0, O());
-          then(to, b * COLS);
+          (then(to, b * COLS), ...);
         },
         [&](const char *from) { store(from, b * COLS); });
     also(box, 0);
