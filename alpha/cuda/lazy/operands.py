@@ -155,8 +155,8 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
 
 
 def exact(x: Array, of_x: Operand, w: Array, of_w: Operand) -> tuple[Any, ...]:
-    """Returns the flags of two operands, and where the elements of their arrays are, or planes and a header in the place
-    of those; of 16-bit arrays, which have no flag, nothing."""
+    """Returns the flags of two operands, and where the elements of their arrays are, or planes with a header in their
+    place; of 16-bit arrays, which have no flag, nothing."""
     if x.dtype != "float32" or w.dtype != "float32":
         return UNFLAGGED
     return of_x.flag, of_w.flag, *split_view(x), x.size, *split_view(w), w.size
