@@ -295,8 +295,7 @@ def test_convolutions_fall_back_for_either_operand(wide_map, wide_filters, tenso
 
     x, dy = norm.call(), g.grad()
     got = results(x, dy)
-    assert "planes_merge" not in launches
-    assert {"conv_wgmma", "sk_dilated_wgmma", "apply_planes", "gradient_planes_relu"} <= set(launches)
+    assert "planes_merge" not in launches and {"conv_wgmma", "sk_dilated_wgmma", "apply_planes", "gradient_planes_relu"} <= set(launches)
     x, dy = (cuda(t.numpy()) for t in (x, dy))
     with alpha.config(tensor_cores=False):
         wanted = results(x, dy)

@@ -16,7 +16,7 @@
 //           (lane / 4, lane % 4 * 2), its right neighbour, and the two 8 rows below; gemm_pipeline.cuh has the loop
 // Measured: not on an sm_80 GPU; benchmarks/results/h100/tried.md has the counts of instructions
 #pragma once
-#include "conv/exact_sum.cuh"
+#include "conv/exact/exact_sum.cuh"
 #include "gemm_pipeline.cuh"
 #include "scale.cuh"
 #include "storage.cuh"
