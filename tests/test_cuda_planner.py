@@ -57,18 +57,6 @@ def test_every_candidate_says_nothing_or_why(monkeypatch):
             assert all(reason is None or reason for reason in found)
 
 
-@pytest.mark.parametrize("pass_name", planner.PASSES)
-def test_what_follows_behind_flags_cuts_no_sums_and_takes_no_memory(pass_name):
-    """Its estimate would have them cut: 4x4 maps fill few tiles."""
-    desc = square("", 8, 4, 512, 512, 3, 1, 1).desc
-    exact = planner.exact_kernel(pass_name, desc, "fp32")
-    assert exact.reads == "float32" and exact.takes_guard
-    if pass_name != "wgrad":
-        assert exact.split_of(desc) == 1
-        chosen_from = next(c for c in planner.candidates(pass_name) if c.name == exact.name)
-        assert chosen_from.split_of(desc) > 1
-
-
 # Ten for inference: products of few rows, and convolutions that pool. Long files are modules by element type.
 MOST_CANDIDATES, MOST_MODULES = 255, 290
 MOST_OVER_LEVELS = 30  # of the candidates, of contextual convolution

@@ -28,7 +28,7 @@ MAX_FUNCTION_LINES = 60
 # Depthwise convolutions whose tiles are in shared memory, cut by what they cost, are 37 of all these lines; the last
 # block of a reduction, which adds up what all have left, 30.
 # What a recording's replay begins with, numbers of optimizers and all inputs in one launch, is 75 of all these lines.
-MAX_CUDA_LINES = {"conv/coconv": 1_370, "conv/transformed": 1_135, "ops/matmul/rows": 200, "ops": 6_088, "lazy": 1_600,
+MAX_CUDA_LINES = {"conv/coconv": 1_370, "conv/transformed": 1_135, "ops/matmul/rows": 200, "ops": 6_086, "lazy": 1_589,
                   "runtime": 2_208, "include": 1_552, "": 8_722}
 MAX_FILES = {"alpha/cuda": 16, "alpha": 24}  # of a folder in these, subfolders not counted
 

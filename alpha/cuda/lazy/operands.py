@@ -8,7 +8,7 @@ small or not scaled; arrays of the dtype itself are read as they are. Equations 
 
 The scale comes from the largest finite element, so nothing overflows. What can happen is that a few huge elements leave
 too few digits to all others: `flag` says so, on the device. A kernel that writes float32 then reads elements instead,
-of both operands, where `exact` says (conv/exact_sum.cuh).
+of both operands, where `exact` says (conv/exact/exact_sum.cuh).
 
 Operands are kept with the memory that they were made of, until an op changes it (`Array.derived`), unless another
 library can see that memory: see KEEP. A lazy array (lazy/deferred.py) has its planes written in its own memory instead.
@@ -40,7 +40,7 @@ KEEP = {"weight": True, "gradient": True, "activation": False}
 
 SPLITS_PAY = ("sm_80", "sm_90a")  # where three products of planes are faster than one of float32 (conv/mma)
 
-# Exact in conv/exact_sum.cuh: `exact`, and the element of b that is the first one
+# Exact in conv/exact/exact_sum.cuh: `exact`, and the element of b that is the first one
 EXACT_ARGS = "ptr flag_a, ptr flag_b, ptr a, ptr header_a, i64 size_a, ptr b, ptr header_b, i64 size_b, i64 first"
 UNFLAGGED = (None, None, None, None, 0, None, None, 0)
 
@@ -156,8 +156,8 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
 
 
 def exact(x: Array, of_x: Operand, w: Array, of_w: Operand) -> tuple[Any, ...]:
-    """Returns the flags of two operands, and where the elements of their arrays are, or planes and a header in the place
-    of those; of 16-bit arrays, which have no flag, nothing."""
+    """Returns the flags of two operands, and where the elements of their arrays are, or planes with a header in their
+    place; of 16-bit arrays, which have no flag, nothing."""
     if x.dtype != "float32" or w.dtype != "float32":
         return UNFLAGGED
     return of_x.flag, of_w.flag, *split_view(x), x.size, *split_view(w), w.size

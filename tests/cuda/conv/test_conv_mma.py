@@ -25,7 +25,8 @@ from tests.cuda.process import EMULATED
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
 PASSES = ("fprop", "dgrad", "wgrad")
-UNSPLIT = tuple(c.whole() if isinstance(c, mma.MmaSlab) else c for c in mma.CANDIDATES)
+UNSPLIT = tuple(mma.MmaSlab(c.pass_name, c.mode, c.tile, 1) if isinstance(c, mma.MmaSlab) else c
+                for c in mma.CANDIDATES)
 SMALLEST = {p: next(c for c in UNSPLIT if c.pass_name == p and c.reads == "float16" and c.writes == "float32"
                     and c.tile.rows == 64) for p in PASSES}
 

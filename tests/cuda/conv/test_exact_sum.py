@@ -32,8 +32,10 @@ SPOILED = {"first": (HUGE, None), "second": (None, HUGE), "both": (HUGE, LARGE),
            "inf beside padding": (HUGE, -np.inf), "nan": (np.nan, HUGE)}
 CASES = (square("padding", 9, 3, 16, 40, 3, 1, 1), square("strided", 5, 5, 24, 72, 3, 2, 1),
          Case("dilated groups", 3, (6, 5), 32, 48, (3, 2), (2, 1), (2, 1), (2, 1), 2),
-         square("batch tail", 66, 2, 8, 136, 2, 1, 1), square("pairs", 3, 4, 64, 64, 3, 1, 1), square("product", 70, 1, 72, 24, 1))
-CO_CASES = (CoCase("levels", 2, (9, 10), 24, 48, (1, 2, 3), (16, 16, 16)), CoCase("wide levels", 2, (4, 5), 72, 128, (1, 3)),
+         square("batch tail", 66, 2, 8, 136, 2, 1, 1), square("pairs", 3, 4, 64, 64, 3, 1, 1),
+         square("product", 70, 1, 72, 24, 1))
+CO_CASES = (CoCase("levels", 2, (9, 10), 24, 48, (1, 2, 3), (16, 16, 16)),
+            CoCase("wide levels", 2, (4, 5), 72, 128, (1, 3)),
             CoCase("strided levels", 3, (9, 7), 16, 48, (1, 2, 3), (24, 8, 16), stride=(2, 2)))
 
 
@@ -71,7 +73,8 @@ def spoiled(how: str, *operands: tuple[int, ...]) -> list[np.ndarray]:
     return found
 
 
-def run(candidate: planner.Candidate, desc: object, a: Array, b: Array, shape: tuple[int, ...], *more: object) -> np.ndarray:
+def run(candidate: planner.Candidate, desc: object, a: Array, b: Array, shape: tuple[int, ...],
+        *more: object) -> np.ndarray:
     out = upload(np.full(shape, 7, np.float32))
     candidate.prepare(desc)(a, b, out, *more)
     return download(out, "float32")
@@ -153,7 +156,8 @@ def test_statistics_are_of_what_is_stored():
                 continue
             mean, _, count = download(parts, "float32").astype(np.float64).transpose(1, 0, 2)
             assert (count.sum(0) == len(rows)).all(), candidate.name
-            np.testing.assert_allclose((mean * count).sum(0) / len(rows), rows.mean(0), rtol=1e-4, atol=1e-4 * np.abs(rows).max())
+            np.testing.assert_allclose((mean * count).sum(0) / len(rows), rows.mean(0), rtol=1e-4,
+                                       atol=1e-4 * np.abs(rows).max())
             counted += 1
     assert counted
 

@@ -10,7 +10,7 @@ import pytest
 import alpha
 from alpha import nn
 from alpha.backend import get_backend
-from alpha.cuda.lazy.deferred import UNGUARDED, LazyStorage
+from alpha.cuda.lazy.deferred import LazyStorage
 from models.googlenet import Inception
 from models.resnet import BasicBlock, Bottleneck, ResNet
 from tests.cuda.process import CHECKED
@@ -103,8 +103,7 @@ def test_pools_and_joined_maps_are_not_split(make: Callable[[], nn.Module], mode
                                              launches: list[str], monkeypatch) -> None:
     """What convolutions read is written as planes once, by the pool or the concatenation itself."""
     model, merges, merge = make().to("cuda"), [], LazyStorage._merge
-    monkeypatch.setattr(LazyStorage, "_merge", lambda self, y, header, guard: (
-        merges.append(y.shape) if guard == UNGUARDED else None, merge(self, y, header, guard)))
+    monkeypatch.setattr(LazyStorage, "_merge", lambda self, y, header: (merges.append(y.shape), merge(self, y, header)))
     step = step_of(model, alpha.optim.SGD(model.parameters(), lr=0.1))
     for x, y in batches(64, 2, 8):
         launches.clear()
@@ -113,7 +112,7 @@ def test_pools_and_joined_maps_are_not_split(make: Callable[[], nn.Module], mode
     pools = {vgg: {"max_pool_planes": 1, "avg_pool_planes": 1}, inceptions: {"max_pool_rows_planes": 4}}[make]
     assert {entry: launches.count(entry) for entry in pools} == pools
     assert "concat_planes" not in launches, "parts are written where they belong"
-    assert not merges, "but behind guards, which nobody reads"
+    assert not merges
     splits = [entry for entry in launches if entry.startswith("planes_split") and not entry.endswith("_all")]
     assert len(splits) <= 2, "of the images, for the first filters and their gradient"
 
@@ -147,7 +146,7 @@ def memory_of_a_step(make: Callable[[], nn.Module]) -> list[int]:
 
 @pytest.mark.parametrize("make", [deep_resnet, bottlenecks, googlenet, vgg, inceptions])
 def test_a_step_takes_no_more_memory(make: Callable[[], nn.Module], no_products: None, monkeypatch) -> None:
-    """But for a header per map, of 64 bytes behind a multiple of 256, and at times for what is made behind a guard."""
+    """But for a header per map, of 64 bytes behind a multiple of 256, and some filters' planes."""
     ours = memory_of_a_step(make)
     monkeypatch.setattr("alpha.cuda.lazy.planes_are_read", lambda: False)
     before = memory_of_a_step(make)

@@ -22,7 +22,7 @@
 //           512 x 16x16, 128, 3 levels 89 / 66 (183 / 191). float16x2 of the first 159 / 95 (strict 1038 / 857, TF32
 //           325 / 357). Levels of 16 columns: 33 clocks a product of 64 x 16 x 16, which reads its rows in 16; of issue
 //           slots half are used (ncu)
-#include "conv/exact_sum.cuh"
+#include "conv/exact/exact_sum.cuh"
 #include "conv/wgmma/gemm_wgmma.cuh"
 #include "conv/wgmma/tile_statistics.cuh"
 
@@ -247,7 +247,7 @@ struct StoredRows {
   INLINE bool operator()(int row) const { return row / 8 < height && row % 8 < width; }
 };
 
-// The sums of SOME columns of a tile, all of one level, in float32 (conv/exact_sum.cuh), by all threads of a consumer; left:
+// The sums of SOME columns of a tile, all of one level, in float32 (conv/exact/exact_sum.cuh), by all threads of a consumer; left:
 // the first.
 constexpr int SOME = Tile::DGRAD || Tile::BN / 4 > PIECE ? PIECE : Tile::BN / 4;
 INLINE void exact_sum(const Levels &t, char *smem, int consumer, int tile, int column_tile, int left, int unit, float *sum) {

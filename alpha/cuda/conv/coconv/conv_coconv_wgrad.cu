@@ -15,7 +15,7 @@
 // Threads:  384: warp 0 copies; consumers have half of the channels of g each, or where a unit is 64 wide, half of the
 //           taps. Two planes leave no registers for that: units are 32 wide at most
 // Measured: as conv_coconv.cu: bf16 52.5 and 75 us (PyTorch 222 and 190); float16x2 130 of the first (1334, TF32 672)
-#include "conv/exact_sum.cuh"
+#include "conv/exact/exact_sum.cuh"
 #include "conv/wgmma/gemm_wgmma.cuh"
 
 using E = ELEMENT;
@@ -89,7 +89,7 @@ template <int UNIT, int FIRST, int COUNT> struct Sums {
   INLINE float *place_of(float *slot, int col, int tap, int row) const {
     return slot + ((col + 32 * half) * Work::TAPS + tap) * 64 + row;
   }
-  // Stores the same sums in float32 (conv/exact_sum.cuh), a tap and unit at a time. What moves out of the image is 0 in both.
+  // Stores the same sums in float32 (conv/exact/exact_sum.cuh), a tap and unit at a time. What moves out of the image is 0 in both.
   INLINE void exact(const Work &t, char *smem, float *slot) const {
     const int consumer = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, x_first = t.part % t.x_chunks * 64;
     float *const a = reinterpret_cast<float *>(smem) + consumer * (EXACT_BYTES<64, UNIT> / 4), *const b = a + 64 * EXACT_K;

@@ -49,7 +49,8 @@ class HaloWgrad(Candidate):
         self.kernel = Kernel(
             "conv_coconv_wgrad.cu", "conv_coconv_wgrad", f"{BLOCK} maps, ptr slots, ptr scale_x, ptr scale_g, "
             "ptr dilations, i32 images, i32 height, i32 width, i32 x_chunks, i32 parts, i32 reach, i32 unit, "
-            f"i32 stages, i32 x_channels, i32 g_channels, {EXACT_ARGS}", threads=THREADS, shared=SHARED_BYTES, defines=defines)
+            f"i32 stages, i32 x_channels, i32 g_channels, {EXACT_ARGS}",
+            threads=THREADS, shared=SHARED_BYTES, defines=defines)
 
     def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
         """Returns why it does not compute desc, or None."""

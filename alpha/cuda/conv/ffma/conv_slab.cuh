@@ -14,7 +14,7 @@
 //           Most tiles have one slice; see split.cuh for the others, and T for the threads of a tile
 // Measured: see the kernels that use it
 #pragma once
-#include "conv/exact_sum.cuh"
+#include "conv/exact/exact_sum.cuh"
 #include "gemm_ffma.cuh"
 #include "split.cuh"
 
@@ -146,7 +146,7 @@ template <class T> struct TapWalk {
 };
 #endif
 
-// One tile or slice, as slab_block has it. EXACT: see conv/exact_sum.cuh; all of its code is its own, as registers are short.
+// One tile or slice, as slab_block has it. EXACT: see conv/exact/exact_sum.cuh; all of its code is its own, as registers are short.
 template <class T, bool SPLIT, bool EXACT>
 INLINE void slab_tile(const SlabTensors<T> &t, typename T::In *smem, const Exact &exact, const SlabClass &c,
                       const SlabItem &item, SlabShared<T> &shared) {

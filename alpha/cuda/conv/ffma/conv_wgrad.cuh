@@ -15,7 +15,7 @@
 //           divisions per thread and THREADS / BK slabs
 // Measured: see the kernels that use it
 #pragma once
-#include "conv/exact_sum.cuh"
+#include "conv/exact/exact_sum.cuh"
 #include "gemm_ffma.cuh"
 
 struct WgradTap {

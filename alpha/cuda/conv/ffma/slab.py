@@ -120,7 +120,7 @@ class SlabTile(ConvTile):
         return work, Partial(slots, tile.rows * tile.columns)
 
     def run_of(self, desc: ConvDesc) -> Callable[..., None]:
-        """Returns run(in, w, out, epilogue, scaled): a launch, `scaled` having planes and scales, and what else T reads."""
+        """Returns run(in, w, out, epilogue, scaled): a launch, `scaled` being what reading planes takes."""
         slabs, split = self.slabs_of(desc), self.split_of(desc)
         work, partial = self.work_list(desc, split)
         kernel, grid, arrays = self.kernels[split > 1], len(work), (upload(slabs.classes), upload(work))

@@ -11,7 +11,7 @@
 //           is K-major; w is K-major for fprop, and MN-major, as it lies in memory, for dgrad
 // Zeros:    padding, and what a stride or dilation inserts, lies outside of all classes, see conv_slab.cuh. Channels
 //           beyond the last are filled with zeros in both operands; images beyond the last are copies of others
-// Exact:    where planes do not hold an operand of float32 results, the sums are those of conv/exact_sum.cuh
+// Exact:    where planes do not hold an operand of float32 results, the sums are those of conv/exact/exact_sum.cuh
 // Requires: sm_80; channels of a group of `in` are a multiple of 8, those of `out` too for dgrad
 // Threads:  see conv_slab.cuh and gemm_mma.cuh
 // Measured: not on an sm_80 GPU; what alpha/cuda/conv/mma expects of it follows from instruction counts

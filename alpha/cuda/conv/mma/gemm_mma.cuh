@@ -16,7 +16,7 @@
 //           (lane / 4, lane % 4 * 2), its right neighbour, and the two 8 rows below; gemm_pipeline.cuh has the loop
 // Measured: not on an sm_80 GPU; benchmarks/results/h100/tried.md has the counts of instructions
 #pragma once
-#include "conv/exact_sum.cuh"
+#include "conv/exact/exact_sum.cuh"
 #include "gemm_pipeline.cuh"
 #include "scale.cuh"
 #include "storage.cuh"
@@ -102,14 +102,14 @@ template <class T> struct Mma {
   using In = typename T::In;
   static constexpr int MT = T::WM / 16, NT = T::WN / 8;  // blocks of a warp
   float acc[MT * NT][4];
-  int row0, col0;
+  unsigned place;  // row * 65536 + column of its first element: in one register
   int a0, b0;  // where the thread's row of ldmatrix begins in a plane: block 0, k = 0
 
   INLINE explicit Mma(int thread) {
     const int lane = thread % 32, warp = thread / 32, low = lane % 8, mid = lane / 8 & 1, high = lane / 16;
     const int warp_row = warp / T::WARP_COLS * T::WM, warp_col = warp % T::WARP_COLS * T::WN;
-    row0 = warp_row + lane / 4;
-    col0 = warp_col + lane % 4 * 2;
+    place = (warp_row + lane / 4) << 16 | (warp_col + lane % 4 * 2);
+    ptx::forget(place);
     a0 = T::A_KMAJOR ? swizzled<T::BK>(warp_row + mid * 8 + low, high)          // matrices: rows first, then k
                      : swizzled<T::BM>(high * 8 + low, warp_row / 8 + mid);
     b0 = T::B_KMAJOR ? swizzled<T::BK>(warp_col + high * 8 + low, mid)          // k first, then columns
@@ -117,8 +117,8 @@ template <class T> struct Mma {
     UNROLL for (int i = 0; i < MT * NT; i++)
       UNROLL for (int q = 0; q < 4; q++) acc[i][q] = 0.f;
   }
-  INLINE int row(int i) const { return row0 + i * 16; }
-  INLINE int col(int j) const { return col0 + j * 8; }
+  INLINE int row(int i) const { return int(place >> 16) + i * 16; }
+  INLINE int col(int j) const { return int(place & 0xffff) + j * 8; }
 
   // multiplies one slab
   INLINE void operator()(const In *a, const In *b) {
@@ -134,7 +134,7 @@ template <class T> struct Mma {
   // multiplies one slab of float32, [k][rows] and [k][columns]
   INLINE void exact(const float *a, const float *b, int depth) {
     UNROLL for (int i = 0; i < MT; i++)
-      multiply_slab<NT, T::BM, T::BN, T::PLANES == 2>(&acc[i * NT][0], a + row(i), b + col0, depth);
+      multiply_slab<NT, T::BM, T::BN, T::PLANES == 2>(&acc[i * NT][0], a + row(i), b + col(0), depth);
   }
   INLINE void scale(const float *a, const float *b) {
     const Scale scale(a, b);

@@ -8,6 +8,7 @@ cache that it needs, and from what conv/costs.py says of the device. On Hopper w
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from alpha.cuda.conv.costs import Cost, device
 from alpha.cuda.conv.ffma.sk_dilated import WGRAD_ARGS, WgradTile
@@ -66,8 +67,9 @@ class MmaWgrad(WgradTile):
     def __init__(self, reads: str, tile: MmaTile) -> None:
         self.reads, self.itemsize = reads, 2 * tile.planes
         kernel = Kernel("sk_dilated_mma.cu", "sk_dilated_mma",
-                        f"{WGRAD_ARGS}, i64 x_plane, i64 g_plane, ptr x_scale, ptr g_scale, {EXACT_ARGS}", threads=tile.threads,
-                        shared=tile.shared_bytes(), defines={**tile.defines, "ELEMENT": C_TYPES[READS[reads].dtype]})
+                        f"{WGRAD_ARGS}, i64 x_plane, i64 g_plane, ptr x_scale, ptr g_scale, {EXACT_ARGS}",
+                        threads=tile.threads, shared=tile.shared_bytes(),
+                        defines={**tile.defines, "ELEMENT": C_TYPES[READS[reads].dtype]})
         super().__init__(tile, f"sk_dilated_mma {reads} {tile}", kernel)
 
     def least_us(self, desc: ConvDesc) -> float:

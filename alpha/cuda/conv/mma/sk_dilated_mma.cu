@@ -7,7 +7,7 @@
 //           MN-major, as they lie in memory, and ldmatrix transposes them on their way to the registers
 // Zeros:    neither padding nor the gaps of a stride are within the bounds of a sum. Lines beyond its end are filled
 //           with zeros in both operands: never 0 * Inf
-// Exact:    where planes do not hold an operand, the sums are those of conv/exact_sum.cuh
+// Exact:    where planes do not hold an operand, the sums are those of conv/exact/exact_sum.cuh
 // Requires: sm_80; channels per group of x and of g are multiples of 8
 // Threads:  see conv_wgrad.cuh and gemm_mma.cuh
 // Measured: not on an sm_80 GPU; what alpha/cuda/conv/mma expects of it follows from instruction counts

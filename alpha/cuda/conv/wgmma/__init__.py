@@ -258,8 +258,8 @@ class Wgmma(Candidate):
         streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
         counts = columns >= LEAST_COUNTED and not (channels or slot_floats or clustered)
         w_first, y_first = first * prod(desc.w_shape[1:]), first * ITEMSIZE[self.writes]
-        shape = np.array([*(desc.x_shape if self.pass_name == "fprop" else desc.y_shape)[1:3], desc.h.f, desc.w.f], np.int32
-                         ).tobytes()  # ConvShape
+        in_shape = desc.x_shape if self.pass_name == "fprop" else desc.y_shape
+        shape = np.array([*in_shape[1:3], desc.h.f, desc.w.f], np.int32).tobytes()  # ConvShape
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None,
                 adds: bool = False, residual: Array | None = None, exact: tuple[Any, ...] = UNFLAGGED) -> None:
@@ -269,8 +269,10 @@ class Wgmma(Candidate):
                 parts = statistics.attach(y, CONSUMERS * grid)
             memory = empty((SCALE_FLOATS + slot_floats,), "float32") if slot_floats else None
             slots = memory and offset(memory, 4 * SCALE_FLOATS)
-            self.kernel(grid, *maps(x.ptr, w.ptr + w_first * ITEMSIZE[w.dtype], y.ptr + y_first, y.dtype), b, x.scale, w.scale,
-                        out if clustered else slots, parts and offset(parts, 4 * first), residual, items, entries, packed, *sizes,
+            w_ptr = w.ptr + w_first * ITEMSIZE[w.dtype]
+            self.kernel(grid, *maps(x.ptr, w_ptr, y.ptr + y_first, y.dtype), b, x.scale, w.scale,
+                        out if clustered else slots, parts and offset(parts, 4 * first), residual, items, entries, packed,
+                        *sizes,
                         relu, adds, streams, *exact, w_first, shape)
             if slots:
                 self.sum(sum_grid, slots, sliced, b, out, batch, height, width, of_y, columns, packed,

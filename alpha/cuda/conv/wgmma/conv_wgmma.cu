@@ -28,7 +28,7 @@
 // Joins:    what another map has at the same place is added before relu, to what would be stored: a shortcut's, in
 //           inference
 // Pools:    POOLED: of each 2 x 2 of `out`, whole windows of a box, the largest is stored
-// Exact:    where planes do not hold an operand of float32 results, conv_wgmma_exact.cuh makes the sums
+// Exact:    where planes do not hold an operand of float32 results, conv/exact/conv_wgmma_sum.cuh makes the sums
 // Statistics: where batch norm will follow, the means and variances that it begins with are made of what is stored
 //           (tile_statistics.cuh), but for sums in slices and clusters
 // Requires: sm_90a; channels and columns of a group multiples of 8 (groups are the fifth coordinate of all maps)
@@ -44,7 +44,8 @@
 //           H200, one image, 3x3, bfloat16, graphs of 20 calls, beside cuDNN 9.19 (benchmarks/small_batch.py): 224x224,
 //           64 -> 64 13.1 and 15.3; 112x112, 128 -> 128 9.7 and 12.1; 56x56, 256 -> 256 13.2 and 11.3; 28x28, 512 -> 512
 //           12.7 and 15.4; 14x14, 512 -> 512 8.7 and 11.4; 4x4, 512 -> 512 8.9 and 12.1
-#include "conv_wgmma_exact.cuh"
+#include "conv/exact/conv_wgmma_sum.cuh"
+#include "conv/slices.cuh"
 #include "tile_statistics.cuh"
 
 constexpr bool EXACT_TOO = HAS_EXACT_WAY<ELEMENT, OUT>;
@@ -342,8 +343,8 @@ ALPHA_KERNEL(conv_wgmma)
 // neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, of which
 // these columns may be a part. added: see Direct.
 extern "C" __global__ void __launch_bounds__(256)
-conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, OUT *out, int batch, int height, int width, int channels, int columns,
-                  int box, int relu, const OUT *added) {
+conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, OUT *out, int batch, int height, int width,
+                  int channels, int columns, int box, int relu, const OUT *added) {
   ptx::follow();
   const Scale scale = told_scale(slots);
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;

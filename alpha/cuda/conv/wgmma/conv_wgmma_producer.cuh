@@ -1,7 +1,7 @@
 // What:     the work list of conv_wgmma.cu as it reads it, and its producer: the warp that copies boxes of `in` and w
 // Layout:   an entry of the list is FIELDS ints; alpha/cuda/conv/wgmma/schedule.py writes them
 #pragma once
-#include "conv/exact_sum.cuh"
+#include "conv/exact/exact_sum.cuh"
 #include "gemm_wgmma.cuh"
 #include "held_filters.cuh"
 #include "pair_sum.cuh"

@@ -211,59 +211,6 @@ template <class T> INLINE void wgmma_sum(Ring<T> &ring, const Blocks &blocks, ty
   }
 }
 
-// ---- long sums in slices --------------------------------------------------------------------------------------------
-
-// Where a sum is cut into slices that different blocks make, each stores its own in a slot of BM * BN floats, in the
-// registers' own order: [128 rows][consumer][quad of sums][thread] float4. Another kernel adds the slots up.
-template <class T> constexpr int SLOT_ROWS = T::CONSUMERS * T::SUMS * 32;  // float4 of 128 rows of a slot, or of 64
-template <class T, int N>
-INLINE void store_slice(const float (&sum)[N], int depth, float *slots, int slot, int first = 0) {  // first: quad
-  const Place place;
-  float4 *to = reinterpret_cast<float4 *>(slots) + ((long long)slot * T::DEPTH + depth) * SLOT_ROWS<T> +
-               place.consumer * (T::SUMS * 32) + place.thread + first * 128;
-  UNROLL for (int i = 0; i < N; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
-}
-
-INLINE void add(float4 &sum, const float4 &v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
-
-// Float4 number `at` of `count` slots that follow each other, added up in their order.
-template <class T> INLINE float4 add_slices(const float *slots, int first, int count, int at) {
-  const float4 *from = reinterpret_cast<const float4 *>(slots) + (long long)first * T::DEPTH * SLOT_ROWS<T> + at;
-  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-  UNROLL_BY(4) for (int s = 0; s < count; s++, from += T::DEPTH * SLOT_ROWS<T>) add(sum, *from);
-  return sum;
-}
-
-template <int N> INLINE float4 quad(const float (&sum)[N], int q) {
-  return make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
-}
-
-// The blocks of a cluster have a tile in common: each shows the others its sum where its buffers were, adds up every
-// CLUSTER-th quad of all, in the order of the blocks, and puts that, if it exists: put(q, float4). What no thread needs,
-// where its rows do not exist say, is not read: a read on its way when the block that it is from returns is a fault.
-template <class T, int N, class Exists, class Put>
-INLINE void add_together(const float (&sum)[N], char *buffers, const Place &place, bool rows_exist,
-                         const Exists &exists, const Put &put) {
-  constexpr int QUADS = N / 4;
-  static_assert(T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
-  float4 *mine = reinterpret_cast<float4 *>(buffers) + place.consumer * (QUADS * 128) + place.thread;
-  ptx::bar_sync(1, 128 * T::CONSUMERS);  // all have read the buffers
-  UNROLL for (int q = 0; q < QUADS; q++) mine[q * 128] = quad(sum, q);
-  ptx::cluster_arrive();
-  ptx::cluster_wait();
-  if (rows_exist) {
-    UNROLL_BY(2) for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
-      if (!exists(q)) continue;
-      float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
-      UNROLL for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
-      put(q, all);
-    }
-  }
-  __syncwarp();
-  ptx::cluster_arrive();  // no block returns before all have read what it shows
-  ptx::cluster_wait();
-}
-
 // ---- results --------------------------------------------------------------------------------------------------------
 
 // What happens to a sum before it is stored: v = sum * scale + bias, then relu.
@@ -337,38 +284,34 @@ template <class T, class O> struct OutBoxes {
   // box before it leaves.
   template <class Store, class Also, class... Then>
   INLINE void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store, Also also, Then... then) {
-    const Place place;
     UNROLL for (int b = 0; b < (T::BN + COLS - 1) / COLS; b++) {
       if (b * COLS >= finish.columns) break;
-      const char *box = turns.next(
-          [&](char *to) {
-            if (finish.is_plain(SCALED)) write<true>(to, place, sum, finish, b * (COLS / 2), O());
-            else write<false>(to, place, sum, finish, b * (COLS / 2), O());
-            (then(to, b * COLS), ...);
-          },
-          [&](const char *from) { store(from, b * COLS); });
-      also(box, b);
+      const auto change = [&](char *box) { (then(box, b * COLS), ...); };
+      also(put(sum, b * (COLS / 2), finish, [&](const char *from) { store(from, b * COLS); }, change), b);
     }
   }
   // Stores the sums of the columns of box number b alone; to `also` it is the first.
   template <class Store, class Also, class... Then>
   INLINE void one(const float (&sum)[COLS / 2], int b, const Finish &finish, Store store, Also also, Then... then) {
-    if (b * COLS >= finish.columns) return;
-    const Place place;
-    const Finish here = {finish.scale, finish.bias ? finish.bias + b * COLS : nullptr, finish.columns - b * COLS,
-                         finish.relu};
-    const char *box = turns.next(
-        [&](char *to) {
-          if (here.is_plain(SCALED)) write<true>(to, place, sum, here, 0, O());
-          else write<false>(to, place, sum, here, 0, O());
-          (then(to, b * COLS), ...);
-        },
-        [&](const char *from) { store(from, b * COLS); });
-    also(box, 0);
+    const float *bias = finish.bias ? finish.bias + b * COLS : nullptr;
+    const Finish here = {finish.scale, bias, finish.columns - b * COLS, finish.relu};
+    const auto change = [&](char *box) { (then(box, b * COLS), ...); };
+    if (here.columns > 0) also(put(sum, 0, here, [&](const char *from) { store(from, b * COLS); }, change), 0);
   }
   INLINE void drain() const { turns.drain(); }
 
 private:
+  template <int N, class Store, class Then>
+  INLINE const char *put(const float (&sum)[N], int first, const Finish &finish, Store store, Then then) {
+    const Place place;
+    return turns.next(
+        [&](char *to) {
+          if (finish.is_plain(SCALED)) write<true>(to, place, sum, finish, first, O());
+          else write<false>(to, place, sum, finish, first, O());
+          then(to);
+        },
+        store);
+  }
   // 16-bit: of the 16 matrices of 8 x 8 that a warp has in a box stmatrix stores four at once, two below each other and
   // their neighbours on the right; lane l gives the place of row l % 8 of matrix l / 8.
   template <bool PLAIN, int N, class H>

@@ -26,7 +26,7 @@
 //           rows: of 192 and 256 rows there are three and four, and 512 and 640 threads of a block. 64 rows by 128
 //           columns or more of one tap: each of two consumers has half of the columns. Fewer, or several taps: two
 //           consumers take turns, and their sums are added up like those of two units
-// Exact:    where planes do not hold an operand, wgrad_exact.cuh makes the sums
+// Exact:    where planes do not hold an operand, conv/exact/wgrad_sum.cuh makes the sums
 // Clusters: CLUSTER blocks may have a unit in common (schedule_wgrad.py). At the end they show each other their sums
 //           where the buffers were, and each adds up a part of all
 // Cache:    of 1x1 filters, what one tile alone reads is the first to leave the L2 cache: g and the slots stay
@@ -34,7 +34,8 @@
 //           8x8x256 614, 1.27; 16x16x128 612, 1.23; 32x32x64 461, 1.14; 4x4x512 485, 1.13. Two planes, beside its
 //           strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7. The rest is in
 //           benchmarks/results/h100/tried.md
-#include "wgrad_exact.cuh"
+#include "conv/exact/wgrad_sum.cuh"
+#include "conv/slices.cuh"
 
 using Tile =
     WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS, BLOCKS_TOGETHER>;

@@ -126,11 +126,11 @@ class WgmmaWgrad(Candidate):
             "sk_dilated_wgmma.cu", "sk_dilated_wgmma", f"{MAPS}, i32 first_g, ptr dw, ptr work, ptr units, "
             "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 rows, i32 boxed, i32 wide_x, "
             "i32 wide_g, i32 x_once, i32 g_once, i32 g_row, i32 g_step, i32 x_row, i32 x_step, i32 dw_row, "
-            f"{EXACT_ARGS}, block[72] shape",
+            f"{EXACT_ARGS}, block[72] shape",  # Exact, WgradShape
             threads=128 * (1 + consumers(tile.rows)), shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES,
             defines=defines)
-        self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, i32 dw_row, i32 split", threads=SUM_THREADS,
-                          defines=defines)
+        self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, i32 dw_row, i32 split",
+                          threads=SUM_THREADS, defines=defines)
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if self.tile.taps > 1 and self.tile.taps > desc.h.f * desc.w.f:
@@ -190,8 +190,8 @@ class WgmmaWgrad(Candidate):
         g_row, x_row, x_step = (box.height * ROW,) * 2 + (box.width,) if boxed else (w.o, h.s * w.i, w.s)
         sizes = (box.images, box.rows, boxed, int(x_form.wide), int(g_form.wide), x_once, g_once, g_row, box.width,
                  x_row, x_step, dw_row)
-        shape = np.array([*desc.x_shape, *desc.y_shape[1:3], channels or desc.oc, w.f, h.s, w.s, h.p, w.p, h.d, w.d, *box, 0],
-                         np.int32).tobytes()  # WgradShape
+        moves = w.f, h.s, w.s, h.p, w.p, h.d, w.d
+        shape = np.array([*desc.x_shape, *desc.y_shape[1:3], channels or desc.oc, *moves, *box, 0], np.int32).tobytes()
         kernel, grid, add, slots, ints = self.kernel, plan.blocks, self.sum, plan.slots, plan.units.shape[1]
         part_floats, parts = self.tiling(desc).part_floats, len(plan.sums)
         slot_floats = slots * consumers(tile.rows) * part_floats

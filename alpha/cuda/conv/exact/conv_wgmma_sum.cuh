@@ -1,7 +1,7 @@
-// What:     the sums of conv_wgmma.cu's tiles in float32 (conv/exact_sum.cuh), from the same entries of the work list
+// What:     the sums of conv_wgmma.cu's tiles in float32 (conv/exact/exact_sum.cuh), from the same entries of the work list
 // Slabs:    what a block has of one tap; rows that it moves out of `in`, as boxes of positions have them, are left out
 #pragma once
-#include "conv_wgmma_producer.cuh"
+#include "conv/wgmma/conv_wgmma_producer.cuh"
 
 // Consumers, all of their threads: adds up 128 rows of an entry, those of `depth`; of a pair, output number `depth`. left:
 // the first of PIECE columns.

@@ -1,8 +1,8 @@
-// What:     the sums of sk_dilated_wgmma.cu's units in float32 (conv/exact_sum.cuh), from the same tables
+// What:     the sums of sk_dilated_wgmma.cu's units in float32 (conv/exact/exact_sum.cuh), from the same tables
 // Slabs:    a block of k of one tap, of consumers that take turns a half each. What lies beyond the end is 0 in both
 #pragma once
-#include "conv/exact_sum.cuh"
-#include "wgrad_producer.cuh"
+#include "conv/exact/exact_sum.cuh"
+#include "conv/wgmma/wgrad_producer.cuh"
 
 struct alignas(8) WgradShape {           // of x and g in memory, of the filter and of boxes
   int images, x_height, x_width, x_channels, g_height, g_width, g_channels;
