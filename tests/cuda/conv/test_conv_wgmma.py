@@ -112,7 +112,7 @@ def check_added(tile, case: Shape) -> None:
 def check_joined(tile, case: Shape, flagged: bool = False) -> None:
     """fprop adds another map to what it would store, before relu.  flagged: planes do not hold x."""
     from alpha.cuda.runtime.memory import empty, upload
-    (x, x_there), (w, w_there) = inputs(tile, *case.x_shape), inputs(tile, *case.w_shape, seed=1)
+    (x, x_there), (_, w_there) = inputs(tile, *case.x_shape), inputs(tile, *case.w_shape, seed=1)
     if flagged:
         x = x.astype(np.float32)
         x[0, 0, 0, 0] = 2.0 ** 60

@@ -173,8 +173,8 @@ class Wgmma(Candidate):
                    "POOLED": int(pooled)}
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", f"{MAPS}, i32 first_w, i32 first_out, ptr b, ptr scale_x, ptr scale_w, "
-            "ptr slots, ptr parts, ptr joined, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, i32 groups, "
-            "i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, i32 streams, "
+            "ptr slots, ptr parts, ptr joined, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, "
+            "i32 groups, i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, i32 streams, "
             f"{EXACT_ARGS}, block[16] shape",
             threads=128 * (1 + tile.consumers), shared=self._shared, defines=defines)
         self.sum = Kernel(
@@ -271,9 +271,8 @@ class Wgmma(Candidate):
             slots = memory and offset(memory, 4 * SCALE_FLOATS)
             w_ptr = w.ptr + w_first * ITEMSIZE[w.dtype]
             self.kernel(grid, *maps(x.ptr, w_ptr, y.ptr + y_first, y.dtype), b, x.scale, w.scale,
-                        out if clustered else slots, parts and offset(parts, 4 * first), residual, items, entries, packed,
-                        *sizes,
-                        relu, adds, streams, *exact, w_first, shape)
+                        out if clustered else slots, parts and offset(parts, 4 * first), residual, items, entries,
+                        packed, *sizes, relu, adds, streams, *exact, w_first, shape)
             if slots:
                 self.sum(sum_grid, slots, sliced, b, out, batch, height, width, of_y, columns, packed,
                          relu, out if adds else residual)

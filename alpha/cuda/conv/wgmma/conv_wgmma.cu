@@ -25,8 +25,7 @@
 //           what the others show in shared memory, and store it from registers
 // Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied, but for what Boxes says. A position without taps gets a sum of 0 blocks
-// Joins:    what another map has at the same place is added before relu, to what would be stored: a shortcut's, in
-//           inference
+// Joins:    a shortcut's map, of the same places, is added before relu to what would be stored, in inference
 // Pools:    POOLED: of each 2 x 2 of `out`, whole windows of a box, the largest is stored
 // Exact:    where planes do not hold an operand of float32 results, conv/exact/conv_wgmma_sum.cuh makes the sums
 // Statistics: where batch norm will follow, the means and variances that it begins with are made of what is stored
