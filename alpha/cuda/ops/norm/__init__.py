@@ -228,7 +228,8 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
         write = partial(_write_dx, relu, g, x, norm, coefficients)
         dx = lazy.defer(memory, (g, x, *norm.arrays, coefficients), write, hurries=True)
     elif found:
-        dx = chained.gradient(v, x, norm, coefficients) or _dx(False, norm, coefficients, v.written.reshaped(x.shape), x)
+        dx = chained.gradient(v, x, norm, coefficients)
+        dx = dx or _dx(False, norm, coefficients, v.written.reshaped(x.shape), x)
     else:
         alone = partial(_dx, relu, norm, coefficients)
         dx = chained.gradient_from(g, x, norm, relu, coefficients, alone) or alone(g, x)

@@ -93,7 +93,7 @@ def gradient(v: Value, x: Array, norm: Any, coefficients: Array) -> Array | None
 
 def gradient_from(g: Array, x: Array, norm: Any, relu: bool, coefficients: Array, alone: Callable[..., Array]
                   ) -> Array | None:
-    """Returns dx of a gradient that is an array; it waits, for a sum that it may be a term of.  None where it cannot."""
+    """Returns dx of a gradient that is an array; it waits for a sum that it may be a term of.  None where it cannot."""
     if not may_wait(x.size) or x.dtype == "float32" or lazy.rows_of(g)[1] != x.shape[-1]:
         return None
     return wait(_FROM[relu], (g, x, *inputs(norm), *_halves(coefficients)), (), x.dtype, x.shape, alone)
