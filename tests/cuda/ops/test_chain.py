@@ -122,6 +122,26 @@ def test_an_activation_behind_batch_norm_rides_on_it(name: str, residual: bool, 
         assert all(equal(p, q) for p, q in zip(fused, single))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_a_norms_gradient_is_made_by_the_sum_that_it_is_a_term_of(activation: str | None, dtype: str, launches) -> None:
+    """A block whose norm comes first: what reads x beside the norm passes a gradient on, too."""
+    def run(x, g, gamma, beta, w):
+        h = x * 2.0
+        y = ops.conv2d(ops.batch_norm(h, gamma, beta, None, None, training=True, activation=activation), w) + h
+        assert y.array.ptr
+        launches.clear()
+        y.backward(g.detach())
+        assert x.grad.array.ptr
+        wanted = "chain_norm_grad_from" + "_relu" * bool(activation)
+        assert [entry.startswith(wanted) for entry in chains(launches)] == ([True] if config.fuse else [])
+        assert any(entry.startswith("gradient") for entry in launches) != config.fuse
+        return [x.grad, gamma.grad, beta.grad]
+    fused, single = both(run, normal(*SHAPE), normal(*SHAPE, seed=1), normal(32, seed=2), normal(32, seed=3),
+                         normal(32, 1, 1, 32, seed=4), dtype=dtype)
+    assert all(equal(p, q) for p, q in zip(fused, single))
+
+
 @COUNTS_LIVE
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("channels", [3, 4, 6, 10, 12])

@@ -227,10 +227,18 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
     if memory:
         write = partial(_write_dx, relu, g, x, norm, coefficients)
         dx = lazy.defer(memory, (g, x, *norm.arrays, coefficients), write, hurries=True)
-    elif not found or (dx := chained.gradient(v, x, norm, coefficients)) is None:
-        v, masked = (g, relu) if not found else (v.written.reshaped(x.shape), False)
-        _gradient(masked, v, x, norm, coefficients, dx := empty(x.shape, x.dtype))
+    elif found:
+        dx = chained.gradient(v, x, norm, coefficients)
+        dx = dx or _dx(False, norm, coefficients, v.written.reshaped(x.shape), x)
+    else:
+        alone = partial(_dx, relu, norm, coefficients)
+        dx = chained.gradient_from(g, x, norm, relu, coefficients, alone) or alone(g, x)
     return lazy.statistics.keep_sums(dx, total), dgamma, dbeta
+
+
+def _dx(relu: bool, norm: Norm, coefficients: Array, g: Array, x: Array, *_: Any) -> Array:
+    _gradient(relu, g, x, norm, coefficients, dx := empty(x.shape, x.dtype))
+    return dx
 
 
 def _write_dx(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, memory: Memory, planes: bool) -> None:

@@ -32,8 +32,12 @@ _APPLIED = {(relu, add): _function(
     f"return {'v < 0 ? 0 : v' if relu else 'v'};") for relu in (False, True) for add in (False, True)}
 _MASKED = _function("norm_relu_grad", f"float g, {_ARGS}", f"return {_STANDARDIZED} <= 0 ? 0 : g;")
 _AWAY = _function("norm_away", "float x, float mean", "return __fadd_rn(x, -mean);")
+_DX = "__fmaf_rn(__fmul_rn(gamma, istd), v, __fmaf_rn(__fadd_rn(x, -mean), slope, offset))"
 _GRADIENT = _function("norm_grad", "float v, float x, float mean, float istd, float gamma, float slope, float offset",
-                      "return __fmaf_rn(__fmul_rn(gamma, istd), v, __fmaf_rn(__fadd_rn(x, -mean), slope, offset));")
+                      f"return {_DX};")
+_FROM = {relu: _function(f"norm_grad_from{'_relu' * relu}", f"float g, {_ARGS}, float slope, float offset",
+                         f"const float v = {f'{_STANDARDIZED} <= 0 ? 0 : ' * relu}g; return {_DX};")
+         for relu in (False, True)}
 
 
 def inputs(norm: Any) -> tuple[Any, ...]:
@@ -79,14 +83,27 @@ def gradient(v: Value, x: Array, norm: Any, coefficients: Array) -> Array | None
     """Returns dx; None where v is written."""
     if v.written is not None:
         return None
-    size = x.shape[-1]
-    slope, offset = [_column(Array(coefficients.block, coefficients.ptr + at, (size,), "float32", size, 4 * size))
-                     for at in (0, 4 * size)]
-    dx = Value(_GRADIENT, (v, Leaf(x, WHOLE), *_leaves(norm)[:3], slope, offset), (), x.dtype, prod(x.shape), size)
+    dx = Value(_GRADIENT, (v, Leaf(x, WHOLE), *_leaves(norm)[:3], *map(_column, _halves(coefficients))), (), x.dtype,
+               prod(x.shape), x.shape[-1])
     chain, arrays = write(dx, [v, *(y for y in v.inputs if y.__class__ is Value)])
     for k, array in zip(chain.outputs[:-1], arrays):
         lazy.settle(chain.steps[k], array)
     return arrays[-1].reshaped(x.shape)
+
+
+def gradient_from(g: Array, x: Array, norm: Any, relu: bool, coefficients: Array, alone: Callable[..., Array]
+                  ) -> Array | None:
+    """Returns dx of a gradient that is an array; it waits for a sum that it may be a term of.  None where it cannot."""
+    if not may_wait(x.size) or x.dtype == "float32" or lazy.rows_of(g)[1] != x.shape[-1]:
+        return None
+    return wait(_FROM[relu], (g, x, *inputs(norm), *_halves(coefficients)), (), x.dtype, x.shape, alone)
+
+
+def _halves(coefficients: Array) -> list[Array]:
+    """Returns slope and offset of each channel."""
+    size = coefficients.shape[-1]
+    return [Array(coefficients.block, coefficients.ptr + at, (size,), "float32", size, 4 * size)
+            for at in (0, 4 * size)]
 
 
 def _column(x: Array) -> Leaf:
