@@ -143,23 +143,21 @@ def test_a_gradient_is_added_to_what_is_there():
 
 
 @pytest.mark.skipif("context.arch != 'sm_90a'")
-def test_statistics_are_of_what_is_stored():
-    """Of a result that is computed exactly, too."""
-    counted = 0
+def test_nothing_is_counted_of_such_results():
+    """Their squares may exceed float32: batch norm reads what has a count of 0."""
+    seen = 0
     for case in (square("counted", 9, 3, 16, 72, 3, 1, 1), CoCase("counted", 2, (9, 10), 16, 64, (1, 2))):
-        x, w = (upload(a) for a in spoiled("second", case.x_shape, case.w_shape))
+        found = *spoiled("second", case.x_shape, case.w_shape), ints(*case.w_shape, seed=1).astype(np.float32)
+        x, *filters = (upload(a) for a in found)
         for candidate in of_planes("fprop", case):
-            y = statistics.ask(empty(case.desc.y_shape, "float32"))
-            candidate.prepare(case.desc)(x, w, y)
-            parts, rows = statistics.take(y), download(y, "float32").reshape(-1, y.shape[-1]).astype(np.float64)
-            if parts is None:
-                continue
-            mean, _, count = download(parts, "float32").astype(np.float64).transpose(1, 0, 2)
-            assert (count.sum(0) == len(rows)).all(), candidate.name
-            np.testing.assert_allclose((mean * count).sum(0) / len(rows), rows.mean(0), rtol=1e-4,
-                                       atol=1e-4 * np.abs(rows).max())
-            counted += 1
-    assert counted
+            for w, rows in zip(filters, (0, np.prod(case.desc.y_shape[:3]))):
+                y = statistics.ask(empty(case.desc.y_shape, "float32"))
+                candidate.prepare(case.desc)(x, w, y)
+                parts = statistics.take(y)
+                if parts is not None:
+                    assert (download(parts, "float32")[:, 2].sum(0) == rows).all(), candidate.name
+                    seen += 1
+    assert seen
 
 
 @pytest.mark.parametrize("pass_name", planner.PASSES)

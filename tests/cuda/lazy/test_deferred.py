@@ -293,9 +293,9 @@ def test_convolutions_fall_back_for_either_operand(wide_map, wide_filters, tenso
         return [ops.conv2d(x, w, padding=1), ops.conv2d_dgrad(dy, w, hw=4, padding=1),
                 ops.conv2d_wgrad(x, dy, f=3, padding=1)]
 
-    x, dy = norm.call(), g.grad()
-    got = results(x, dy)
-    assert "planes_merge" not in launches and {"conv_wgmma", "sk_dilated_wgmma", "apply_planes", "gradient_planes_relu"} <= set(launches)
+    got = results(x := norm.call(), dy := g.grad())
+    assert {"conv_wgmma", "sk_dilated_wgmma", "apply_planes", "gradient_planes_relu"} <= set(launches)
+    assert "planes_merge" not in launches
     x, dy = (cuda(t.numpy()) for t in (x, dy))
     with alpha.config(tensor_cores=False):
         wanted = results(x, dy)

@@ -237,8 +237,8 @@ def test_where_nobody_asks_or_a_kernel_cannot_nothing_is_counted(why: str, monke
 @pytest.mark.usefixtures("tensor_cores_first")
 @pytest.mark.parametrize("wide_map", [False, True])
 @pytest.mark.parametrize("wide_filters", [False, True])
-def test_an_output_that_is_written_again_is_read(wide_map: bool, wide_filters: bool, launches: list[str]) -> None:
-    """Planes do not hold an operand: what they give, and its statistics, are not those of the exact kernel."""
+def test_an_output_that_planes_did_not_make_is_read(wide_map: bool, wide_filters: bool, launches: list[str]) -> None:
+    """Where they do not hold an operand, sums are of float32, whose squares may exceed it: nothing is counted."""
     x, w = normal(5, 4, 4, 24), normal(16, 3, 3, 24, seed=1)
     x, w = x * (wide(24) if wide_map else 1), w * (wide(24) if wide_filters else 1)
     y = ops.conv2d(cuda(x.astype(np.float32)), cuda(w.astype(np.float32)), padding=1, for_norm=True)

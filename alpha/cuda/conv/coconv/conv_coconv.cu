@@ -297,20 +297,17 @@ INLINE void store_tile(const Levels &t, OutBoxes<Tile, OUT> &out, const float (&
   const int column = t.column(item);
   const Finish finish = {scale, t.bias ? t.bias + column : nullptr, t.columns - column, t.relu != 0};
   const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
-  const auto put = [&](const auto &also) {
-    const auto store = [&](const char *box, int col) {
-      if (threadIdx.x % 32 == 0) ptx::tma_store_4d(*t.out, box, column + col, at.w, at.h, at.image, policy);
-    };
-    if constexpr (N == Tile::SUMS) out(sum, finish, store, also);
-    else out.one(sum, number, finish, store, also);
+  const auto store = [&](const char *box, int col) {
+    if (threadIdx.x % 32 == 0) ptx::tma_store_4d(*t.out, box, column + col, at.w, at.h, at.image, policy);
   };
-  if (t.statistics) {
+  if constexpr (N != Tile::SUMS) {  // nothing is counted: squares of what planes do not hold may exceed float32
+    out.one(sum, number, finish, store);
+  } else if (t.statistics) {
     const StoredRows rows = {t.height - at.h, t.width - at.w};
-    const int first = column + number * OutBoxes<Tile, OUT>::COLS;
-    const TileStatistics<OUT> statistics = {t.statistics, t.columns, first, t.columns - first, rows.all(), rows};
-    put([&](const char *box, int b) { statistics.add(box, b); });
+    const TileStatistics<OUT> statistics = {t.statistics, t.columns, column, t.columns - column, rows.all(), rows};
+    out(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
   } else {
-    put([](const char *, int) {});
+    out(sum, finish, store, [](const char *, int) {});
   }
 }
 

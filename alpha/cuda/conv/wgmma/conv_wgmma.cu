@@ -127,26 +127,27 @@ template <class O> struct Results {
   const bool counts;
   OutBoxes<Tile, O> boxes;
 
-  INLINE Results(const ConvOperands &t, char *smem)
-      : t(t), counts(t.statistics != nullptr), boxes(smem) {}
+  // exact: nothing is counted, as the squares of what planes do not hold may exceed float32
+  INLINE Results(const ConvOperands &t, char *smem, bool exact) : t(t), counts(t.statistics && !exact), boxes(smem) {}
   // number: of the box that alone is stored, of whose columns the sums are
   template <int N, class Store>
   INLINE void operator()(const float (&sum)[N], const Finish &finish, const int *tile, int item, int depth, Store store,
                          int number = 0) {
-    const auto put = [&](const auto &also, const auto &... then) {
-      if constexpr (N == Tile::SUMS) boxes(sum, finish, store, also, then...);
-      else boxes.one(sum, number, finish, store, also, then...);
+    const auto join = [&](char *box, int col) {
+      if (JOINS && t.joined) join_box<O>(t, StoredRows(t, tile, item, depth), box, item, col);
     };
-    if (counts) {
+    if constexpr (N != Tile::SUMS) {
+      boxes.one(sum, number, finish, store, join);
+    } else if (counts) {
       const StoredRows rows(t, tile, item, depth);
-      const int column = field(item, COLUMN) + number * OutBoxes<Tile, O>::COLS;
+      const int column = field(item, COLUMN);
       const TileStatistics<O> statistics = {t.statistics, t.counted, field(item, GROUP) * t.columns + column,
                                             t.columns - column, rows.all(item), rows};
-      put([&](const char *box, int b) { statistics.add(box, b); });
+      boxes(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
     } else {
-      put([](const char *, int) {}, [&](char *box, int col) {
+      boxes(sum, finish, store, [](const char *, int) {}, [&](char *box, int col) {
         if constexpr (POOLED) pool_box<O>(box, t.box.width_log2());
-        else if (JOINS && t.joined) join_box<O>(t, StoredRows(t, tile, item, depth), box, item, col);
+        else join(box, col);
       });
     }
   }
@@ -229,7 +230,7 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
     tell_scales(t.slots, EXACT ? 1 : *t.scale_in, EXACT ? 1 : *t.scale_w);
   const int lane = threadIdx.x % 32, rows = min(t.box.rows(), 64);  // of a box that is stored
   const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
-  Results<OUT> out(t, ring.buffers);
+  Results<OUT> out(t, ring.buffers, EXACT);
   Tile::Sums sum;
   const int *list = t.list();
   UNROLL_BY(1) for (;;) {

@@ -290,13 +290,13 @@ template <class T, class O> struct OutBoxes {
       also(put(sum, b * (COLS / 2), finish, [&](const char *from) { store(from, b * COLS); }, change), b);
     }
   }
-  // Stores the sums of the columns of box number b alone; to `also` it is the first.
-  template <class Store, class Also, class... Then>
-  INLINE void one(const float (&sum)[COLS / 2], int b, const Finish &finish, Store store, Also also, Then... then) {
+  // Stores the sums of the columns of box number b alone.
+  template <class Store, class... Then>
+  INLINE void one(const float (&sum)[COLS / 2], int b, const Finish &finish, Store store, Then... then) {
     const float *bias = finish.bias ? finish.bias + b * COLS : nullptr;
     const Finish here = {finish.scale, bias, finish.columns - b * COLS, finish.relu};
     const auto change = [&](char *box) { (then(box, b * COLS), ...); };
-    if (here.columns > 0) also(put(sum, 0, here, [&](const char *from) { store(from, b * COLS); }, change), 0);
+    if (here.columns > 0) put(sum, 0, here, [&](const char *from) { store(from, b * COLS); }, change);
   }
   INLINE void drain() const { turns.drain(); }
 

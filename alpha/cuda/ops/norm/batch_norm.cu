@@ -76,7 +76,7 @@ INLINE void finalize_statistics(const float *partial, const Walk &w, const Outco
 }
 
 // A block takes SIDE channels, and of each THREADS / SIDE slots at once: neighbours read the 32 bytes of a sector.
-// x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
+// x: read where nothing was counted, as planes did not hold what it is made of: float32. That is slow, and rare.
 template <class P>
 INLINE void finalize_tiles(const float *parts, int count, const float *x, i64 rows, int channels, const Outcome<P> &to,
                            const Bound &y) {
