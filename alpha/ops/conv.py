@@ -70,12 +70,8 @@ class conv2d:
     def shape(x, w, *, algorithm, for_norm, **geometry):
         return ConvDesc.fprop(x.shape, w.shape, **geometry).y_shape
 
-    def vjp_x(g, s, *, algorithm, for_norm, **geometry):
-        return _dgrad(g, s, algorithm=algorithm.inherited, **geometry)
-
-    def vjp_w(g, s, *, algorithm, for_norm, **geometry):
-        return conv2d_wgrad(s.x, g, f=s.w_shape[1:3], algorithm=algorithm.inherited,
-                            **geometry).astype(s.w_dtype)
+    def vjp(g, s, needs, *, algorithm, for_norm, **geometry):
+        return _gradients(g, s, needs, algorithm=algorithm.inherited, **geometry)
 
 
 @op
@@ -162,11 +158,19 @@ class conv2d_dgrad_add:
         return g
 
 
-def _dgrad(g: Tensor, s: Any, **attrs: Any) -> Tensor:
-    """Returns the gradient with respect to x of a call of conv2d, with what is there of it already."""
-    if s.there is None:
-        return conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **attrs)
-    return conv2d_dgrad_add(g, s.w, s.there, hw=s.x_shape[1:3], in_place=True, **attrs)
+def _gradients(g: Tensor, s: Any, needs: Sequence[bool], **attrs: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Returns the gradients of x and w of a call of conv2d, that of x with what is there of it already.
+
+    That of w comes first: x need not be there beside its gradient, which is as large.
+    """
+    dx, dw = None, None
+    if needs[1]:
+        dw = conv2d_wgrad(s.last("x"), g, f=s.w_shape[1:3], **attrs).astype(s.w_dtype)
+    if needs[0] and s.there is None:
+        dx = conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **attrs)
+    elif needs[0]:
+        dx = conv2d_dgrad_add(g, s.w, s.there, hw=s.x_shape[1:3], in_place=True, **attrs)
+    return dx, dw
 
 
 @op
@@ -245,11 +249,9 @@ class conv2d_bias_act:
         return y_shape
 
     def vjp(g, s, needs, *, activation, algorithm, for_norm, **geometry):
-        geometry["algorithm"] = algorithm.inherited
         if activation == "relu":
             g = relu_grad(g, s.y)
-        return (_dgrad(g, s, **geometry) if needs[0] else None,
-                conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry).astype(s.w_dtype) if needs[1] else None,
+        return (*_gradients(g, s, needs, algorithm=algorithm.inherited, **geometry),
                 bias_grad(g, dtype=s.b_dtype) if needs[2] else None)
 
 

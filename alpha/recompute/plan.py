@@ -353,7 +353,7 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
     if level != "offer":
         count.planned += nbytes
     return Recipe(op, node.attrs, outs[0].device, sources, [t.array for t in outs], again,
-                  node.order)
+                  node.order, level == "full" and bool(op.cheap))
 
 
 def _union(found: list[dict[int, int]]) -> dict[int, int]:

@@ -8,7 +8,7 @@ What a recipe reads are arrays, held, and parts of other recipes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,8 +44,8 @@ class Part(NamedTuple):
     def is_early(self) -> bool:
         return self.form in EARLY and self.recipe.forms[self.number] is not None
 
-    def array(self) -> Array:
-        return self.recipe.result(self.number, self.form)
+    def array(self, passing: bool = False) -> Array:
+        return self.recipe.result(self.number, self.form, passing)
 
 
 class Count:
@@ -81,19 +81,21 @@ class Recipe:
         offered: bytes moved to make it again, as long as who saves a result holds it (in `data`), see plan.Tally; 0.
         price: those bytes per byte of the results.
         early: how many recipes may ask for a form that others follow, for which the results are made twice perhaps.
+        passes: whether results that are made on the way to others' are dropped then, and made once more for nodes, if
+            that takes one cheap call.
     """
 
     __slots__ = ("__weakref__", "attrs", "data", "device", "early", "forms", "kept", "memories", "nbytes", "offered",
-                 "op", "order", "originals", "outs", "price", "readers", "settings", "sources")
+                 "op", "order", "originals", "outs", "passes", "price", "readers", "settings", "sources")
 
     def __init__(self, op: Op, attrs: dict[str, Any], device: str, sources: list[Any] | None, arrays: Sequence[Array],
-                 outs: tuple[int, ...], order: int) -> None:
+                 outs: tuple[int, ...], order: int, passes: bool = False) -> None:
         backend = get_backend(device)
         self.op, self.attrs, self.device, self.outs = op, attrs, device, outs
         self.sources: list[Any] | None = sources
         self.kept = [None if k in outs else a for k, a in enumerate(arrays)] if op.again else []
         self.data: dict[int, Array] | None = None
-        self.readers, self.early, self.order = 0, 0, order
+        self.readers, self.early, self.order, self.passes = 0, 0, order, passes
         self.offered, self.price = 0, 0.0
         self.originals = {k: ref(arrays[k]) for k in outs}
         self.forms = {k: backend.form(arrays[k]) for k in outs}
@@ -107,14 +109,15 @@ class Recipe:
             part.recipe.early += part.is_early
         versions.remember(self)
 
-    def result(self, k: int, form: str | None) -> Array:
-        """Returns one of the outs, made if it is not there, in a form."""
+    def result(self, k: int, form: str | None, passing: bool = False) -> Array:
+        """Returns one of the outs, made if it is not there, in a form.  passing: on the way to another recipe's."""
         with _lock:
             if self.data is None or k not in self.data:
                 self.data = self._make()
+                self.passes = self.passes and passing and self._can_pass()
                 if state.retained is not None:
                     state.retained.append(self)  # made once more in the next pass
-                elif not self.early:
+                elif not self.early and not self.passes:
                     self._drop_sources()
             backend, found = get_backend(self.device), self.data[k]
             token = backend.form(found)
@@ -136,6 +139,16 @@ class Recipe:
         made = early and not self.early and not self.offered and len(self.data or ()) == len(self.outs)
         if self.readers <= 0 or (made and state.retained is None):
             self._drop_sources()
+
+    def _can_pass(self) -> bool:
+        """Tells whether results that are there may go: others hold what one cheap call makes them of."""
+        return self.readers > 1 and all(p.recipe.data is not None and p.recipe.readers > 1 and not p.is_early
+                                         for p in self._parts())
+
+    def _passed(self) -> None:
+        """Drops what was made for the recipe that asked; whoever asks next has it held."""
+        if self.passes and self.data is not None:
+            self.data, self.passes = None, False
 
     def settle(self) -> None:
         """Makes the results now, to be kept: something that they are made of is about to change."""
@@ -188,6 +201,8 @@ class Recipe:
         count.made += self.nbytes
         count.times += 1
         count.ms += (perf_counter() - begin) * 1e3
+        for part in self._parts():
+            part.recipe._passed()
         return {k: made[k] for k in self.outs}
 
     def _refuse_changed(self) -> None:
@@ -229,9 +244,21 @@ class Values:
     """What a gradient, or `again`, sees of the forward pass, by name.  there: see Op.vjps."""
 
     there: Tensor | None
+    _release: Callable[[], None] | None = None
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: dict[str, Any], release: Callable[[], None] | None = None) -> None:
+        """release: has the call let go of what it saved, where these values are all that will be asked for."""
         self.__dict__ = values
+        if release:
+            self._release = release
+
+    def last(self, name: str) -> Any:
+        """Returns a value to its last reader in this gradient: its memory is free once that is done, unless others need
+        it."""
+        if self._release is None:
+            return getattr(self, name)
+        self._release()
+        return self.__dict__.pop(name)
 
 
 def _is_array(x: Any) -> bool:
@@ -246,7 +273,7 @@ def _held(backend: Any, source: Any) -> Any:
 
 def _array(source: Any) -> Any:
     if source.__class__ is Part:
-        return source.array()
+        return source.array(passing=True)
     return [_array(s) for s in source] if source.__class__ is list else source
 
 
