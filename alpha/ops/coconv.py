@@ -15,6 +15,7 @@ from alpha.inputs.kinds import Activation, Channels, LevelChannels, Levels, Pair
 from alpha.op import Spec, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.coconv_desc import CoConvDesc
+from alpha.ops.conv import gradients
 from alpha.ops.reduce import accumulation_dtype, bias_grad
 from alpha.tensor import Tensor
 
@@ -168,6 +169,6 @@ class coconv2d_bias_act:
 
 
 def _gradients(g: Tensor, s: Any, needs: Sequence[bool], **levels: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the gradients of x and w; that of w first, as x need not be there beside its gradient then."""
-    dw = coconv2d_wgrad(s.last("x"), g, f=s.w_shape[1:3], **levels).astype(s.w_dtype) if needs[1] else None
-    return coconv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **levels) if needs[0] else None, dw
+    """Returns the gradients of x and w."""
+    return gradients(lambda: coconv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **levels), lambda: coconv2d_wgrad(
+        s.last("x"), g, f=s.w_shape[1:3], **levels).astype(s.w_dtype), s, needs)

@@ -12,7 +12,8 @@ gradient of the filters, a sum over the whole batch, is not rounded to 16 bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from alpha.errors import ConfigError, ShapeError, message
@@ -158,19 +159,30 @@ class conv2d_dgrad_add:
         return g
 
 
-def _gradients(g: Tensor, s: Any, needs: Sequence[bool], **attrs: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the gradients of x and w of a call of conv2d, that of x with what is there of it already.
+def gradients(dx: Callable[[], Tensor], dw: Callable[[], Tensor], s: Any, needs: Sequence[bool]
+              ) -> tuple[Tensor | None, Tensor | None]:
+    """Returns the gradients of x and w, where they are needed.
 
-    That of w comes first: x need not be there beside its gradient, which is as large.
+    That of w comes first where x is the larger one: x goes with its last reader, so that it is not there beside its
+    gradient, which is as large. Else that of x does: neither is there beside what is computed for the gradient of w.
     """
-    dx, dw = None, None
-    if needs[1]:
-        dw = conv2d_wgrad(s.last("x"), g, f=s.w_shape[1:3], **attrs).astype(s.w_dtype)
-    if needs[0] and s.there is None:
-        dx = conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **attrs)
-    elif needs[0]:
-        dx = conv2d_dgrad_add(g, s.w, s.there, hw=s.x_shape[1:3], in_place=True, **attrs)
-    return dx, dw
+    if prod(s.x_shape) < prod(s.w_shape):
+        return dx() if needs[0] else None, dw() if needs[1] else None
+    found = dw() if needs[1] else None
+    return dx() if needs[0] else None, found
+
+
+def _gradients(g: Tensor, s: Any, needs: Sequence[bool], **attrs: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Returns the gradients of x and w of a call of conv2d."""
+    return gradients(lambda: _dgrad(g, s, **attrs), lambda: conv2d_wgrad(
+        s.last("x"), g, f=s.w_shape[1:3], **attrs).astype(s.w_dtype), s, needs)
+
+
+def _dgrad(g: Tensor, s: Any, **attrs: Any) -> Tensor:
+    """Returns the gradient with respect to x of a call of conv2d, with what is there of it already."""
+    if s.there is None:
+        return conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **attrs)
+    return conv2d_dgrad_add(g, s.w, s.there, hw=s.x_shape[1:3], in_place=True, **attrs)
 
 
 @op

@@ -74,7 +74,7 @@ class Recipe:
         kept: per out of the op what is not made again and `again` reads; None elsewhere.
         outs: indices of those that are made again.
         data: the results, while they are there.
-        readers: how many nodes and recipes may still ask.
+        readers: how many nodes and recipes may still ask; asked: for which of the outs, by number.
         originals: weak references to the arrays that the call made.
         memories: keys of the memory of what is held.
         order: number of the call's node.
@@ -85,8 +85,8 @@ class Recipe:
             that takes one cheap call.
     """
 
-    __slots__ = ("__weakref__", "attrs", "data", "device", "early", "forms", "kept", "memories", "nbytes", "offered",
-                 "op", "order", "originals", "outs", "passes", "price", "readers", "settings", "sources")
+    __slots__ = ("__weakref__", "asked", "attrs", "data", "device", "early", "forms", "kept", "memories", "nbytes",
+                 "offered", "op", "order", "originals", "outs", "passes", "price", "readers", "settings", "sources")
 
     def __init__(self, op: Op, attrs: dict[str, Any], device: str, sources: list[Any] | None, arrays: Sequence[Array],
                  outs: tuple[int, ...], order: int, passes: bool = False) -> None:
@@ -97,6 +97,7 @@ class Recipe:
         self.data: dict[int, Array] | None = None
         self.readers, self.early, self.order, self.passes = 0, 0, order, passes
         self.offered, self.price = 0, 0.0
+        self.asked = dict.fromkeys(outs, 0)
         self.originals = {k: ref(arrays[k]) for k in outs}
         self.forms = {k: backend.form(arrays[k]) for k in outs}
         self.nbytes = sum([arrays[k].nbytes for k in outs])
@@ -105,7 +106,7 @@ class Recipe:
         self.memories = frozenset(map(backend.memory_key, held))
         self.sources = [_held(backend, s) for s in sources or ()]
         for part in self._parts():
-            part.recipe.readers += 1
+            part.recipe.read(part)
             part.recipe.early += part.is_early
         versions.remember(self)
 
@@ -129,20 +130,32 @@ class Recipe:
                 backend.write_as(found, form)
             return found
 
-    def done(self, early: bool = False) -> None:
-        """Says that one reader has no need of it any more.  early: whether that was one of `early`."""
-        self.readers -= 1
-        self.early -= early
+    def read(self, part: Part) -> None:
+        """Says that a part of it may be asked for once more."""
+        self.readers += 1
+        self.asked[part.number] += 1
+
+    def done(self, part: Part | None = None, early: bool = False) -> None:
+        """Says that one reader has no need of a part any more; None: that nobody has.
+
+        early: whether that was one of `early`.
+        """
+        if part is not None:
+            self.readers -= 1
+            self.early -= early
+            self.asked[part.number] -= 1
+            if self.data is not None and not self.asked[part.number]:
+                self.data.pop(part.number, None)
         if self.readers <= 0:
             self.data = None
         # Results that were made, all of them, need no sources any more once nobody asks for an earlier form.
-        made = early and not self.early and not self.offered and len(self.data or ()) == len(self.outs)
+        made = early and not self.early and not self.offered and not self._is_missing()
         if self.readers <= 0 or (made and state.retained is None):
             self._drop_sources()
 
     def _can_pass(self) -> bool:
         """Tells whether results that are there may go: others hold what one cheap call makes them of."""
-        return self.readers > 1 and all(p.recipe.data is not None and p.recipe.readers > 1 and not p.is_early
+        return self.readers == 2 and all(p.recipe.data is not None and p.recipe.readers > 1 and not p.is_early
                                          for p in self._parts())
 
     def _passed(self) -> None:
@@ -154,9 +167,13 @@ class Recipe:
         """Makes the results now, to be kept: something that they are made of is about to change."""
         with _lock:
             if self.sources is not None:
-                if self.readers > 0 and len(self.data or ()) < len(self.outs):
+                if self._is_missing():
                     self.data = self._make()
                 self._drop_sources()
+
+    def _is_missing(self) -> bool:
+        """Tells whether something that may be asked for is not there."""
+        return any(n and k not in (self.data or ()) for k, n in self.asked.items())
 
     def offer(self, moved: int) -> None:
         """Says that who saves a result is to hold it so far.  moved: bytes, to make it again."""
@@ -187,7 +204,7 @@ class Recipe:
         self.kept, self.memories, self.offered = [], frozenset(), 0
         versions.recipes.discard(self)
         for part in parts:
-            part.recipe.done(part.is_early)
+            part.recipe.done(part, part.is_early)
 
     def _make(self) -> dict[int, Array]:
         if versions.newest > self.order:
@@ -203,7 +220,7 @@ class Recipe:
         count.ms += (perf_counter() - begin) * 1e3
         for part in self._parts():
             part.recipe._passed()
-        return {k: made[k] for k in self.outs}
+        return {k: made[k] for k in self.outs if self.asked[k]}
 
     def _refuse_changed(self) -> None:
         """Raises GraphError if what it reads was changed by a way that does not say so before."""
