@@ -7,12 +7,17 @@ by group. Dtypes are those of conv2d.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from alpha.errors import ShapeError, message
 from alpha.inputs.kinds import Activation, Channels, LevelChannels, Levels, Pair
 from alpha.op import Spec, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.coconv_desc import CoConvDesc
+from alpha.ops.conv import gradients
 from alpha.ops.reduce import accumulation_dtype, bias_grad
+from alpha.tensor import Tensor
 
 
 @op
@@ -51,11 +56,8 @@ class coconv2d:
     def shape(x, w, *, for_norm, **levels):
         return CoConvDesc.fprop(x.shape, w.shape, **levels).y_shape
 
-    def vjp_x(g, s, *, for_norm, **levels):
-        return coconv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **levels)
-
-    def vjp_w(g, s, *, for_norm, **levels):
-        return coconv2d_wgrad(s.x, g, f=s.w_shape[1:3], **levels).astype(s.w_dtype)
+    def vjp(g, s, needs, *, for_norm, **levels):
+        return _gradients(g, s, needs, **levels)
 
 
 @op
@@ -163,6 +165,10 @@ class coconv2d_bias_act:
     def vjp(g, s, needs, *, activation, for_norm, **levels):
         if activation == "relu":
             g = relu_grad(g, s.y)
-        return (coconv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **levels) if needs[0] else None,
-                coconv2d_wgrad(s.x, g, f=s.w_shape[1:3], **levels).astype(s.w_dtype) if needs[1] else None,
-                bias_grad(g, dtype=s.b_dtype) if needs[2] else None)
+        return *_gradients(g, s, needs, **levels), bias_grad(g, dtype=s.b_dtype) if needs[2] else None
+
+
+def _gradients(g: Tensor, s: Any, needs: Sequence[bool], **levels: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Returns the gradients of x and w."""
+    return gradients(lambda: coconv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **levels), lambda: coconv2d_wgrad(
+        s.last("x"), g, f=s.w_shape[1:3], **levels).astype(s.w_dtype), s, needs)

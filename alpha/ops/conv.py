@@ -12,7 +12,8 @@ gradient of the filters, a sum over the whole batch, is not rounded to 16 bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from alpha.errors import ConfigError, ShapeError, message
@@ -70,12 +71,8 @@ class conv2d:
     def shape(x, w, *, algorithm, for_norm, **geometry):
         return ConvDesc.fprop(x.shape, w.shape, **geometry).y_shape
 
-    def vjp_x(g, s, *, algorithm, for_norm, **geometry):
-        return _dgrad(g, s, algorithm=algorithm.inherited, **geometry)
-
-    def vjp_w(g, s, *, algorithm, for_norm, **geometry):
-        return conv2d_wgrad(s.x, g, f=s.w_shape[1:3], algorithm=algorithm.inherited,
-                            **geometry).astype(s.w_dtype)
+    def vjp(g, s, needs, *, algorithm, for_norm, **geometry):
+        return _gradients(g, s, needs, algorithm=algorithm.inherited, **geometry)
 
 
 @op
@@ -162,6 +159,25 @@ class conv2d_dgrad_add:
         return g
 
 
+def gradients(dx: Callable[[], Tensor], dw: Callable[[], Tensor], s: Any, needs: Sequence[bool]
+              ) -> tuple[Tensor | None, Tensor | None]:
+    """Returns the gradients of x and w, where they are needed.
+
+    That of w comes first where x is the larger one: x goes with its last reader, so that it is not there beside its
+    gradient, which is as large. Else that of x does: neither is there beside what is computed for the gradient of w.
+    """
+    if prod(s.x_shape) < prod(s.w_shape):
+        return dx() if needs[0] else None, dw() if needs[1] else None
+    found = dw() if needs[1] else None
+    return dx() if needs[0] else None, found
+
+
+def _gradients(g: Tensor, s: Any, needs: Sequence[bool], **attrs: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Returns the gradients of x and w of a call of conv2d."""
+    return gradients(lambda: _dgrad(g, s, **attrs), lambda: conv2d_wgrad(
+        s.last("x"), g, f=s.w_shape[1:3], **attrs).astype(s.w_dtype), s, needs)
+
+
 def _dgrad(g: Tensor, s: Any, **attrs: Any) -> Tensor:
     """Returns the gradient with respect to x of a call of conv2d, with what is there of it already."""
     if s.there is None:
@@ -245,11 +261,9 @@ class conv2d_bias_act:
         return y_shape
 
     def vjp(g, s, needs, *, activation, algorithm, for_norm, **geometry):
-        geometry["algorithm"] = algorithm.inherited
         if activation == "relu":
             g = relu_grad(g, s.y)
-        return (_dgrad(g, s, **geometry) if needs[0] else None,
-                conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry).astype(s.w_dtype) if needs[1] else None,
+        return (*_gradients(g, s, needs, algorithm=algorithm.inherited, **geometry),
                 bias_grad(g, dtype=s.b_dtype) if needs[2] else None)
 
 

@@ -148,7 +148,7 @@ class batch_norm_add_act:
 
     def vjp(g, s, needs, *, training, momentum, eps, activation):
         if activation == "relu":
-            g = relu_grad(g, s.y)
+            g = relu_grad(g, s.last("y"))
         return (*_batch_norm_vjp(g, s, training, eps, None), None, None, g)
 
 

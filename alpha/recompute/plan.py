@@ -2,8 +2,8 @@
 
     none    everything that an op saves is kept
     cheap   results of ops that say they are cheap are made again, where that frees more than it holds
-    full    results of all ops are, convolutions too; a chain ends with a result that is kept once it is long beside
-            what was kept on the way to it: segments of about the square root of the whole
+    full    results of all ops are, convolutions too, in segments between results that are kept, see
+            alpha.recompute.chains
     auto    cheap within 3 % of the step's estimated time: all that is cheap may be made again, but is kept until the
             step has grown long enough for it, what costs least per byte first; without that bound where memory gets
             scarce, then full
@@ -28,6 +28,7 @@ from weakref import ref
 from alpha import versions
 from alpha.backend import Array, Backend, get_backend
 from alpha.config import config
+from alpha.recompute.chains import NOTHING, START, Chain
 from alpha.recompute.recipe import Part, Recipe, count
 from alpha.tensor import Tensor
 
@@ -42,10 +43,6 @@ SHARE = 0.03         # of a step's estimated time, that auto may add
 EIGHTHS = 8          # of the memory limit, in which what is held beside the graph counts
 SCARCE, SHORT = 0.35, 0.5  # of the memory limit, held, from which auto makes again what is cheap, and everything
 PASSES = 3           # forward, and the two gradients
-DEEPEST = 64         # calls of a chain, each of which takes a few of Python's frames
-NOTHING: dict[int, int] = {}  # no bytes of no call
-# How long a chain may grow under full, where paths meet and elsewhere: times what is kept, or times its result's size.
-AT_JOINS, BETWEEN = (0.3, 1.0), (2.0, 4.5)
 
 
 class _Here(threading.local):
@@ -154,25 +151,19 @@ class Plan:
 
     Attributes:
         recipe: of its outs, or None.
-        reads: recipes of which it saves a part.
+        reads: parts of recipes that it saves.
         kept: bit k says that somebody saves out k as it is.
-        base: bytes that full keeps on the way to the outs, by the number of the call that made them; chain: those to be
-            made for the outs, of all paths that meet; depth: by how many calls.
+        chain: what is behind the outs.
         tally: of the graph, under auto.
     """
 
-    __slots__ = ("base", "chain", "depth", "kept", "reads", "recipe", "tally")
+    __slots__ = ("chain", "kept", "reads", "recipe", "tally")
 
     def __init__(self, tally: Tally | None) -> None:
         self.recipe: Recipe | None = None
         self.tally = tally
-        self.reads: list[Recipe] = []
-        self.kept = self.depth = 0
-        self.base = self.chain = NOTHING
-
-    def end_chain(self, kept: dict[int, int]) -> None:
-        """Says that the outs of the call are kept; kept: the call's number and their bytes, where full counts them."""
-        self.base, self.chain, self.depth = {**self.base, **kept} if kept else self.base, NOTHING, 0
+        self.reads: list[Part] = []
+        self.kept, self.chain = 0, START
 
     def keep(self, k: int, t: Tensor) -> None:
         """Says that somebody saves out k, a tensor, as it is."""
@@ -187,8 +178,8 @@ class Plan:
         """Says that the call is done with what it saved."""
         own, reads = self.recipe, self.reads
         self.recipe, self.reads = None, []
-        for recipe in reads:
-            recipe.done()
+        for part in reads:
+            part.recipe.done(part)
         if own is not None and own.readers <= 0:
             own.done()  # nobody has asked: what it would have read may go
 
@@ -295,8 +286,8 @@ def _thin(node: Node, made: Plan, args: Sequence[Any]) -> None:
 
 
 def _read(made: Plan, part: Part, array: Array) -> None:
-    part.recipe.readers += 1
-    made.reads.append(part.recipe)
+    part.recipe.read(part)
+    made.reads.append(part)
     if part.recipe.offered and made.tally is not None:
         made.tally.whole().hold(part.recipe, part.number, array)
 
@@ -315,20 +306,14 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
     """Returns the recipe of a call, if it pays to have one."""
     op = node.op
     nbytes = sum([outs[k].array.nbytes for k in again])
-    inputs = [t._node[0].plan for t in _tensors(args) if t._node is not None and t._node[0].plan is not None]
-    counts = level == "full" or config.recompute == "auto"  # which may come to full later in the step
-    if counts:
-        made.base = _union([p.base for p in inputs])
+    inputs = [t._node[0].plan.chain for t in _tensors(args) if t._node is not None and t._node[0].plan is not None]
+    chain = made.chain = Chain(inputs, config.recompute in ("full", "auto"))  # auto may come to full later in the step
     if nbytes < LEAST:
+        chain.end(NOTHING)
         return None
     kept = {node.order: nbytes} if level == "full" else NOTHING
-    made.chain = {**_union([p.chain for p in inputs]), node.order: nbytes} if counts else NOTHING
-    made.depth = max([p.depth for p in inputs], default=0) + 1
-    joins = len(inputs) > 1  # all paths are made at once there, and to keep their join frees them
-    of_kept, of_own = AT_JOINS if joins else BETWEEN
-    longest = max(of_kept * sum(made.base.values()), of_own * nbytes)
-    if made.depth > DEEPEST or (level == "full" and sum(made.chain.values()) > longest):
-        made.end_chain(kept)
+    if chain.grow(node.order, nbytes, level == "full" and not op.cheap):
+        chain.end(kept)
         return None
     saved = {k for _, k in op.saved_args}
     sources: list[Any] = []
@@ -348,19 +333,12 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
             sources.append(value)
     most = inf if level == "segment" else 0 if level == "offer" else nbytes - 1
     if extra > most or _shared(outs, sources):
-        made.end_chain(kept)
+        chain.end(kept)
         return None
     if level != "offer":
         count.planned += nbytes
     return Recipe(op, node.attrs, outs[0].device, sources, [t.array for t in outs], again,
-                  node.order)
-
-
-def _union(found: list[dict[int, int]]) -> dict[int, int]:
-    """Returns the bytes of calls of several paths, each call once."""
-    if len(found) == 1:
-        return found[0]
-    return {order: nbytes for one in found for order, nbytes in one.items()}
+                  node.order, level == "full" and bool(op.cheap))
 
 
 def _shared(outs: Sequence[Tensor], sources: Sequence[Any]) -> bool:

@@ -8,7 +8,7 @@ What a recipe reads are arrays, held, and parts of other recipes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,8 +44,8 @@ class Part(NamedTuple):
     def is_early(self) -> bool:
         return self.form in EARLY and self.recipe.forms[self.number] is not None
 
-    def array(self) -> Array:
-        return self.recipe.result(self.number, self.form)
+    def array(self, passing: bool = False) -> Array:
+        return self.recipe.result(self.number, self.form, passing)
 
 
 class Count:
@@ -74,27 +74,30 @@ class Recipe:
         kept: per out of the op what is not made again and `again` reads; None elsewhere.
         outs: indices of those that are made again.
         data: the results, while they are there.
-        readers: how many nodes and recipes may still ask.
+        readers: how many nodes and recipes may still ask; asked: for which of the outs, by number.
         originals: weak references to the arrays that the call made.
         memories: keys of the memory of what is held.
         order: number of the call's node.
         offered: bytes moved to make it again, as long as who saves a result holds it (in `data`), see plan.Tally; 0.
         price: those bytes per byte of the results.
         early: how many recipes may ask for a form that others follow, for which the results are made twice perhaps.
+        passes: whether results that are made on the way to others' are dropped then, and made once more for nodes, if
+            that takes one cheap call.
     """
 
-    __slots__ = ("__weakref__", "attrs", "data", "device", "early", "forms", "kept", "memories", "nbytes", "offered",
-                 "op", "order", "originals", "outs", "price", "readers", "settings", "sources")
+    __slots__ = ("__weakref__", "asked", "attrs", "data", "device", "early", "forms", "kept", "memories", "nbytes",
+                 "offered", "op", "order", "originals", "outs", "passes", "price", "readers", "settings", "sources")
 
     def __init__(self, op: Op, attrs: dict[str, Any], device: str, sources: list[Any] | None, arrays: Sequence[Array],
-                 outs: tuple[int, ...], order: int) -> None:
+                 outs: tuple[int, ...], order: int, passes: bool = False) -> None:
         backend = get_backend(device)
         self.op, self.attrs, self.device, self.outs = op, attrs, device, outs
         self.sources: list[Any] | None = sources
         self.kept = [None if k in outs else a for k, a in enumerate(arrays)] if op.again else []
         self.data: dict[int, Array] | None = None
-        self.readers, self.early, self.order = 0, 0, order
+        self.readers, self.early, self.order, self.passes = 0, 0, order, passes
         self.offered, self.price = 0, 0.0
+        self.asked = dict.fromkeys(outs, 0)
         self.originals = {k: ref(arrays[k]) for k in outs}
         self.forms = {k: backend.form(arrays[k]) for k in outs}
         self.nbytes = sum([arrays[k].nbytes for k in outs])
@@ -103,18 +106,19 @@ class Recipe:
         self.memories = frozenset(map(backend.memory_key, held))
         self.sources = [_held(backend, s) for s in sources or ()]
         for part in self._parts():
-            part.recipe.readers += 1
+            part.recipe.read(part)
             part.recipe.early += part.is_early
         versions.remember(self)
 
-    def result(self, k: int, form: str | None) -> Array:
-        """Returns one of the outs, made if it is not there, in a form."""
+    def result(self, k: int, form: str | None, passing: bool = False) -> Array:
+        """Returns one of the outs, made if it is not there, in a form.  passing: on the way to another recipe's."""
         with _lock:
             if self.data is None or k not in self.data:
                 self.data = self._make()
+                self.passes = self.passes and passing and self._can_pass()
                 if state.retained is not None:
                     state.retained.append(self)  # made once more in the next pass
-                elif not self.early:
+                elif not self.early and not self.passes:
                     self._drop_sources()
             backend, found = get_backend(self.device), self.data[k]
             token = backend.form(found)
@@ -126,24 +130,50 @@ class Recipe:
                 backend.write_as(found, form)
             return found
 
-    def done(self, early: bool = False) -> None:
-        """Says that one reader has no need of it any more.  early: whether that was one of `early`."""
-        self.readers -= 1
-        self.early -= early
+    def read(self, part: Part) -> None:
+        """Says that a part of it may be asked for once more."""
+        self.readers += 1
+        self.asked[part.number] += 1
+
+    def done(self, part: Part | None = None, early: bool = False) -> None:
+        """Says that one reader has no need of a part any more; None: that nobody has.
+
+        early: whether that was one of `early`.
+        """
+        if part is not None:
+            self.readers -= 1
+            self.early -= early
+            self.asked[part.number] -= 1
+            if self.data is not None and not self.asked[part.number]:
+                self.data.pop(part.number, None)
         if self.readers <= 0:
             self.data = None
         # Results that were made, all of them, need no sources any more once nobody asks for an earlier form.
-        made = early and not self.early and not self.offered and len(self.data or ()) == len(self.outs)
+        made = early and not self.early and not self.offered and not self._is_missing()
         if self.readers <= 0 or (made and state.retained is None):
             self._drop_sources()
+
+    def _can_pass(self) -> bool:
+        """Tells whether results that are there may go: others hold what one cheap call makes them of."""
+        return self.readers == 2 and all(p.recipe.data is not None and p.recipe.readers > 1 and not p.is_early
+                                         for p in self._parts())
+
+    def _passed(self) -> None:
+        """Drops what was made for the recipe that asked; whoever asks next has it held."""
+        if self.passes and self.data is not None:
+            self.data, self.passes = None, False
 
     def settle(self) -> None:
         """Makes the results now, to be kept: something that they are made of is about to change."""
         with _lock:
             if self.sources is not None:
-                if self.readers > 0 and len(self.data or ()) < len(self.outs):
+                if self._is_missing():
                     self.data = self._make()
                 self._drop_sources()
+
+    def _is_missing(self) -> bool:
+        """Tells whether something that may be asked for is not there."""
+        return any(n and k not in (self.data or ()) for k, n in self.asked.items())
 
     def offer(self, moved: int) -> None:
         """Says that who saves a result is to hold it so far.  moved: bytes, to make it again."""
@@ -174,7 +204,7 @@ class Recipe:
         self.kept, self.memories, self.offered = [], frozenset(), 0
         versions.recipes.discard(self)
         for part in parts:
-            part.recipe.done(part.is_early)
+            part.recipe.done(part, part.is_early)
 
     def _make(self) -> dict[int, Array]:
         if versions.newest > self.order:
@@ -188,7 +218,9 @@ class Recipe:
         count.made += self.nbytes
         count.times += 1
         count.ms += (perf_counter() - begin) * 1e3
-        return {k: made[k] for k in self.outs}
+        for part in self._parts():
+            part.recipe._passed()
+        return {k: made[k] for k in self.outs if self.asked[k]}
 
     def _refuse_changed(self) -> None:
         """Raises GraphError if what it reads was changed by a way that does not say so before."""
@@ -229,9 +261,21 @@ class Values:
     """What a gradient, or `again`, sees of the forward pass, by name.  there: see Op.vjps."""
 
     there: Tensor | None
+    _release: Callable[[], None] | None = None
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: dict[str, Any], release: Callable[[], None] | None = None) -> None:
+        """release: has the call let go of what it saved, where these values are all that will be asked for."""
         self.__dict__ = values
+        if release:
+            self._release = release
+
+    def last(self, name: str) -> Any:
+        """Returns a value to its last reader in this gradient: its memory is free once that is done, unless others need
+        it."""
+        if self._release is None:
+            return getattr(self, name)
+        self._release()
+        return self.__dict__.pop(name)
 
 
 def _is_array(x: Any) -> bool:
@@ -246,7 +290,7 @@ def _held(backend: Any, source: Any) -> Any:
 
 def _array(source: Any) -> Any:
     if source.__class__ is Part:
-        return source.array()
+        return source.array(passing=True)
     return [_array(s) for s in source] if source.__class__ is list else source
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from alpha import versions
 from alpha.errors import GraphError, message
+from alpha.graph import grad_enabled, state
 from alpha.recompute.recipe import Part, Values
 from alpha.tensor import Tensor
 
@@ -54,7 +55,7 @@ def unpack(node: Node) -> Values:
         if k < op.returned and t.is_floating_point:
             t._requires_grad, t._node = True, (node, k)
         values[name] = t
-    return Values(values)
+    return Values(values, None if state.retained is not None or grad_enabled() else node.release)
 
 
 def _made_again(name: str, node: Node, part: Part, saved: Tensor | None, meta: Any, edge: Any) -> Tensor:
