@@ -138,7 +138,7 @@ def test_edges_of_a_graph_are_taken_out_and_put_in() -> None:
     scale_add(stream, x, 1, 1)
     scale_add(stream, x, 3, 0)
     cuda.memcpy_dtod_async(y.gpudata, x.gpudata, 16, stream)
-    status, graph = end(stream)
+    _, graph = end(stream)
     count, kind = ctypes.c_size_t(), ctypes.c_int()
     call("cuGraphGetEdges", graph, None, None, ctypes.byref(count))
     before, behind = (Handle * count.value)(), (Handle * count.value)()

@@ -174,8 +174,8 @@ class Wgmma(Candidate):
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", f"{MAPS}, i32 first_w, i32 first_out, ptr b, ptr scale_x, ptr scale_w, "
             "ptr slots, ptr parts, ptr joined, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, "
-            "i32 groups, i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, i32 streams, "
-            f"{EXACT_ARGS}, block[16] shape",
+            "i32 groups, i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, "
+            f"i32 streams, {EXACT_ARGS}, block[16] shape",
             threads=128 * (1 + tile.consumers), shared=self._shared, defines=defines)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr y, "
