@@ -47,7 +47,7 @@ def test_a_name_is_taken_and_inherited_as_a_preference(taken):
     for name in ("direct", "im2col", "winograd", "fft"):
         taken.clear()
         ops.conv2d(x, w, padding=1, algorithm=name).backward(g)
-        assert [(p, way) for p, way, _ in taken] == [("fprop", name), ("dgrad", name), ("wgrad", name)]
+        assert sorted((p, way) for p, way, _ in taken) == [("dgrad", name), ("fprop", name), ("wgrad", name)]
         assert [request.strict for *_, request in taken] == [True, False, False]
 
 

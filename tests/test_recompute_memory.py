@@ -71,7 +71,7 @@ def test_no_convolution_is_made_again_twice(name: str, monkeypatch: pytest.Monke
 
 def test_full_takes_least_on_a_gpu() -> None:
     """At batch 512, where a map of the first layers has 64 MiB in bf16, as the driver would be asked for it."""
-    shares = {"lenet5:bf16": 1.0, "vgg16:bf16": 0.87, "vgg16:fp32": 1.0, "resnet18:bf16": 0.75, "resnet18:fp32": 0.72,
+    shares = {"lenet5:bf16": 1.0, "vgg16:bf16": 0.94, "vgg16:fp32": 1.0, "resnet18:bf16": 0.75, "resnet18:fp32": 0.72,
               "googlenet:bf16": 0.6, "vgg11_plain:bf16": 1.0, "resnet20:fp32": 0.8}
     out = subprocess.run([sys.executable, "-m", "tests.rehearsed_peaks", "512", *shares], cwd=ROOT, capture_output=True,
                          text=True, check=True).stdout

@@ -200,7 +200,7 @@ def test_gradients_of_a_sparse_convolution(monkeypatch):
     x, w = (alpha.tensor(integers(rng, s, z), requires_grad=True) for s, z in (((2, 6, 6, 8), 0.5), ((5, 3, 3, 8), 0)))
     g = alpha.tensor(integers(rng, (2, 3, 3, 5)))
     ops.conv2d(x, w, stride=2, padding=1, algorithm="sparse").backward(g)
-    assert taken == [("fprop", "sparse"), ("dgrad", "direct"), ("wgrad", "sparse")]
+    assert sorted(taken) == [("dgrad", "direct"), ("fprop", "sparse"), ("wgrad", "sparse")]
     got = x.grad.numpy(), w.grad.numpy()
     expected = (conv_dgrad_padded(g.numpy(), w.numpy(), (6, 6), (2, 2), (1, 1), (1, 1), 1),
                 conv_wgrad_padded(x.numpy(), g.numpy(), (3, 3), (2, 2), (1, 1), (1, 1), 1))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+from alpha.backend import HALF_DTYPES, get_backend
 from alpha.errors import ConfigError, ShapeError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Activation, Channels, Padding, Pair
@@ -174,6 +175,8 @@ def gradients(dx: Callable[[], Tensor], dw: Callable[[], Tensor], s: Any, needs:
 
 def _gradients(g: Tensor, s: Any, needs: Sequence[bool], **attrs: Any) -> tuple[Tensor | None, Tensor | None]:
     """Returns the gradients of x and w of a call of conv2d."""
+    if g.dtype in HALF_DTYPES:  # it may wait: what it is made of goes before x is made again
+        get_backend(g.device).write_as(g.array, "elements")
     return gradients(lambda: _dgrad(g, s, **attrs), lambda: conv2d_wgrad(
         s.last("x"), g, f=s.w_shape[1:3], **attrs).astype(s.w_dtype), s, needs)
 
