@@ -219,7 +219,7 @@ def test_dgrad_adds_to_what_is_there(device, case):
 def test_fprop_adds_another_map_before_relu(device, case):
     found = fitting("fprop", case)
     assert found and all(tile.joins for tile in found)
-    for tile in found:
+    for tile in found[EVERY_TILE.index(case) % 4::4] if EMULATED else found:
         check_joined(tile, case)
         if tile.mode.planes == 2:
             check_joined(tile, case, flagged=True)
