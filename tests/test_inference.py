@@ -201,6 +201,21 @@ def test_changed_weights_and_statistics_are_folded_again():
         assert (run(x).numpy() != before).any()
 
 
+def test_a_tensor_that_is_given_another_array_is_seen():
+    """By `+=` of what has a graph, and by an average that takes its place."""
+    model, x = trained(Block()), image(2, 6, 5, 3)
+    run, average = alpha.inference(model, x), alpha.optim.ExponentialMovingAverage(model, 0.5)
+    run(x)
+    mean = model.a.running_mean
+    before = mean.array
+    mean += model.a.weight
+    assert mean.array is not before
+    assert_close(run(x), plain(model, x))
+    with average.applied():
+        assert_close(run(x), plain(model, x))
+    assert_close(run(x), plain(model, x))
+
+
 def test_an_optimizers_step_is_seen():
     model = trained(Block())
     x = image(2, 6, 6, 3)
