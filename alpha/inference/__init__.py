@@ -40,7 +40,7 @@ def inference(model: Module, example: Tensor | Sequence[Tensor]) -> Runner:
     """Returns a function that computes what a model computes in inference mode, for inputs like the example.
 
     Three calls of the model are traced, on the example and on other data. Batch norms are folded into the convolution
-    or the linear layer in front of them where nobody else reads its result, relu and, on the CPU, additions are made by
+    or the linear layer in front of them where nobody else reads its result, relu and additions are made by
     the convolution before them, weights are prepared once. On the CPU kernels are then called one after the other
     between buffers that are planned once; on a GPU all launches are recorded and repeated as one (alpha.capture).
     Args:

@@ -170,5 +170,5 @@ class coconv2d_bias_act:
 
 def _gradients(g: Tensor, s: Any, needs: Sequence[bool], **levels: Any) -> tuple[Tensor | None, Tensor | None]:
     """Returns the gradients of x and w."""
-    return gradients(lambda: coconv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **levels), lambda: coconv2d_wgrad(
+    return gradients(g, lambda: coconv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **levels), lambda: coconv2d_wgrad(
         s.last("x"), g, f=s.w_shape[1:3], **levels).astype(s.w_dtype), s, needs)

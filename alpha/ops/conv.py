@@ -160,13 +160,16 @@ class conv2d_dgrad_add:
         return g
 
 
-def gradients(dx: Callable[[], Tensor], dw: Callable[[], Tensor], s: Any, needs: Sequence[bool]
+def gradients(g: Tensor, dx: Callable[[], Tensor], dw: Callable[[], Tensor], s: Any, needs: Sequence[bool]
               ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the gradients of x and w, where they are needed.
+    """Returns the gradients of x and w, where they are needed, for one of the output.
 
-    That of w comes first where x is the larger one: x goes with its last reader, so that it is not there beside its
-    gradient, which is as large. Else that of x does: neither is there beside what is computed for the gradient of w.
+    That one may wait to be written: what it is made of goes before x is made again. That of w comes first where x is
+    the larger one: x goes with its last reader, so that it is not there beside its gradient, which is as large. Else
+    that of x does: neither is there beside what is computed for the gradient of w.
     """
+    if g.dtype in HALF_DTYPES:
+        get_backend(g.device).write_as(g.array, "elements")
     if prod(s.x_shape) < prod(s.w_shape):
         return dx() if needs[0] else None, dw() if needs[1] else None
     found = dw() if needs[1] else None
@@ -175,9 +178,7 @@ def gradients(dx: Callable[[], Tensor], dw: Callable[[], Tensor], s: Any, needs:
 
 def _gradients(g: Tensor, s: Any, needs: Sequence[bool], **attrs: Any) -> tuple[Tensor | None, Tensor | None]:
     """Returns the gradients of x and w of a call of conv2d."""
-    if g.dtype in HALF_DTYPES:  # it may wait: what it is made of goes before x is made again
-        get_backend(g.device).write_as(g.array, "elements")
-    return gradients(lambda: _dgrad(g, s, **attrs), lambda: conv2d_wgrad(
+    return gradients(g, lambda: _dgrad(g, s, **attrs), lambda: conv2d_wgrad(
         s.last("x"), g, f=s.w_shape[1:3], **attrs).astype(s.w_dtype), s, needs)
 
 
