@@ -18,7 +18,7 @@ test: .venv/.test          ## the whole CPU suite; comparisons with PyTorch run 
 # [numpy].
 NO_KERNELS := accuracy algorithms bench* build calibrate checkpoint cifar commands compare* conv_ops cuda_* data \
 	docs doctor forged* fuzz* kernel_headers layering memcheck native* onnx packed pickles pointers prose public_api \
-	recompute rehearsal tarball testing torch_state train_config winograd_kernels
+	recompute* rehearsal tarball testing torch_state train_config winograd_kernels
 test-numpy: .venv/.test    ## the CPU suite where there are no compiled kernels: what they have a part in
 	ALPHA_CPU_KERNELS=0 $(BIN)/python -m pytest -q -n 2 --dist worksteal \
 		$(NO_KERNELS:%=--ignore-glob='tests/test_%.py') \

