@@ -1,0 +1,332 @@
+"""Small random networks beside the same networks in PyTorch, and beside themselves with each of alpha's settings.
+
+A network is a list of steps over maps: layers, activations, sums, products, concatenations, slices, resizing. PyTorch's
+side runs in float64, which is what is right, and in float32, which says how far float32 may be from it. Then the same
+bits must come from every setting of `recompute`, with and without `fuse`, and from a second run; `alpha.inference` must
+give what the model in inference mode gives.
+"""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn as tnn
+from torch.nn import functional as TF
+
+import alpha
+from alpha import nn, ops
+
+SECONDS = 60
+SETTINGS: tuple[dict[str, Any], ...] = ({}, {"recompute": "none"}, {"recompute": "cheap"}, {"recompute": "full"},
+                                        {"fuse": False})
+FACTOR, LEAST = 30.0, 3e-6  # times float32's own distance, and of the values' norm
+ACTIVATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "relu": (ops.relu, TF.relu), "gelu": (ops.gelu, TF.gelu), "silu": (ops.silu, TF.silu), "elu": (ops.elu, TF.elu),
+    "leaky": (lambda x: ops.leaky_relu(x, 0.2), lambda t: TF.leaky_relu(t, 0.2)), "tanh": (ops.tanh, torch.tanh),
+    "sigmoid": (ops.sigmoid, torch.sigmoid), "softplus": (ops.softplus, TF.softplus), "relu6": (ops.relu6, TF.relu6),
+    "hardswish": (ops.hardswish, TF.hardswish), "square": (lambda x: x * x, lambda t: t * t),
+    "softmax": (lambda x: ops.softmax(x, -1), lambda t: TF.softmax(t, 1)),
+    "centred": (lambda x: x - x.mean((1, 2), True), lambda t: t - t.mean((2, 3), keepdim=True)),
+    "affine": (lambda x: 0.5 * x + 0.25, lambda t: 0.5 * t + 0.25), "abs": (lambda x: x.abs(), torch.abs)}
+
+
+class Case:
+    """One random network: the shape of each map, the layers of both sides, and the steps that lead from map to map."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        side = rng.choice([4, 5, 7, 8, 9, 12, 16])
+        self.batch = rng.choice([1, 2, 3, 4, 8])
+        self.maps = [(side, rng.choice([side, side, side + 1, 6]), rng.choice([1, 2, 3, 4, 8, 16]))]
+        self.steps: list[tuple[str, tuple[int, ...], Any]] = []
+        self.ours, self.theirs = nn.ModuleList(), tnn.ModuleList()
+
+    def layer(self, ours: nn.Module, theirs: tnn.Module) -> int:
+        """Takes a layer of each side."""
+        for p in theirs.parameters():
+            if p.dim() == 1:
+                p.data = torch.tensor([self.rng.uniform(0.3, 1.5) for _ in range(len(p))])
+        self.ours.append(ours)
+        self.theirs.append(theirs)
+        return len(self.ours) - 1
+
+    def add(self, what: str, sources: tuple[int, ...], shape: tuple[int, ...], detail: Any = None) -> None:
+        if min(shape) >= 1 and shape[0] * shape[1] * shape[2] <= 40_000:
+            self.steps.append((what, sources, detail))
+            self.maps.append(shape)
+
+    def grow(self) -> None:
+        """Adds a step."""
+        rng = self.rng
+        s = max(len(self.maps) - 1 - int(rng.expovariate(1.2)), 0)
+        h, w, c = self.maps[s]
+        kind = rng.choice(["conv", "conv", "conv", "pointwise", "depthwise", "deconv", "batch_norm", "batch_norm",
+                           "group_norm", "layer_norm", "instance_norm", "max_pool", "avg_pool", "adaptive", "join",
+                           "join", "join", "gate", "slice", "resize", "shuffle", "pad", "scale", "linear",
+                           *["activation"] * 6])
+        if kind in ("conv", "pointwise", "depthwise", "deconv"):
+            self.convolution(kind, s)
+        elif kind == "activation":
+            self.add(rng.choice(list(ACTIVATIONS)), (s,), (h, w, c))
+        elif kind == "batch_norm" and self.batch * h * w > 1:
+            self.add("layer", (s,), (h, w, c), self.layer(nn.BatchNorm2d(c), tnn.BatchNorm2d(c)))
+        elif kind == "instance_norm" and h * w > 1:
+            self.add("layer", (s,), (h, w, c), self.layer(nn.InstanceNorm2d(c), tnn.InstanceNorm2d(c)))
+        elif kind == "group_norm" and self.batch * h * w > 1:
+            g = rng.choice([d for d in (1, 2, 4) if c % d == 0])
+            self.add("layer", (s,), (h, w, c), self.layer(nn.GroupNorm(g, c), tnn.GroupNorm(g, c)))
+        elif kind == "layer_norm" and c > 1:
+            self.add("rows", (s,), (h, w, c), self.layer(nn.LayerNorm(c), tnn.LayerNorm(c)))
+        elif kind == "linear":
+            out, bias = rng.choice([2, 4, 8, 10]), rng.random() < 0.7
+            self.add("rows", (s,), (h, w, out), self.layer(nn.Linear(c, out, bias), tnn.Linear(c, out, bias)))
+        elif kind in ("max_pool", "avg_pool"):
+            k, stride = rng.choice([2, 3]), rng.choice([1, 2, 3])
+            p, ceil = rng.randint(0, k // 2), rng.random() < 0.3
+            args, mine, other = (k, stride, p), nn.MaxPool2d, tnn.MaxPool2d
+            if kind == "avg_pool":
+                mine, other = nn.AvgPool2d, tnn.AvgPool2d
+            if min(h, w) + 2 * p >= k:
+                there = other(*args, ceil_mode=ceil)
+                shape = there(torch.zeros(1, c, h, w)).shape
+                self.add("layer", (s,), (*shape[2:], c), self.layer(mine(*args, ceil_mode=ceil), there))
+        elif kind == "adaptive":
+            size = rng.randint(1, 3)
+            self.add("layer", (s,), (size, size, c),
+                     self.layer(nn.AdaptiveAvgPool2d(size), tnn.AdaptiveAvgPool2d(size)))
+        elif kind == "join":
+            same = [k for k, m in enumerate(self.maps) if m == (h, w, c)]
+            near = [k for k, m in enumerate(self.maps) if m[:2] == (h, w)]
+            how = rng.choice(["sum", "sum", "product", "concat", "larger"])
+            if how == "concat":
+                parts = (s, *(rng.choice(near) for _ in range(rng.randint(1, 2))))
+                self.add(how, parts, (h, w, sum(self.maps[k][2] for k in parts)))
+            else:
+                self.add(how, (s, rng.choice(same)), (h, w, c))
+        elif kind == "gate":
+            layers = self.layer(nn.Linear(c, c), tnn.Linear(c, c))
+            self.add(kind, (s,), (h, w, c), layers)
+        elif kind == "slice" and c > 1:
+            a = rng.randint(0, c - 1)
+            b = rng.randint(a + 1, c)
+            self.add(kind, (s,), (h, w, b - a), (a, b))
+        elif kind == "resize":
+            mode = rng.choice(["nearest", "bilinear"])
+            self.add("layer", (s,), (2 * h, 2 * w, c), self.layer(nn.Upsample(scale_factor=2, mode=mode),
+                                                                  tnn.Upsample(scale_factor=2, mode=mode)))
+        elif kind == "shuffle" and c % 4 == 0:
+            self.add("layer", (s,), (2 * h, 2 * w, c // 4), self.layer(nn.PixelShuffle(2), tnn.PixelShuffle(2)))
+        elif kind == "pad" and min(h, w) > 2:
+            sides, mode = tuple(rng.randint(0, 2) for _ in range(4)), rng.choice(["constant", "reflect", "replicate"])
+            self.add(kind, (s,), (h + sides[2] + sides[3], w + sides[0] + sides[1], c), (sides, mode))
+        elif kind == "scale":
+            self.add(kind, (s,), (h, w, c), self.layer(nn.Linear(1, c, False), tnn.Linear(1, c, False)))
+
+    def convolution(self, kind: str, s: int) -> None:
+        rng, (h, w, c) = self.rng, self.maps[s]
+        out, bias, k = rng.choice([1, 2, 4, 6, 8, 16, 20]), rng.random() < 0.6, rng.choice([1, 2, 3, 3, 3, 5])
+        size = (k, rng.choice([k, k, k, 1, 3]))
+        more = {"stride": rng.choice([1, 1, 1, 2, 3]), "padding": rng.randint(0, 3), "groups": 1, "bias": bias}
+        if kind == "pointwise":
+            size, more["padding"], more["stride"] = (1, 1), 0, rng.choice([1, 1, 2])
+        elif kind == "depthwise":
+            more["groups"], out = c, c * rng.choice([1, 1, 2])
+        else:
+            more["groups"] = rng.choice([d for d in (1, 1, 1, 2, 4) if c % d == 0 and out % d == 0])
+        mine, other = nn.Conv2d, tnn.Conv2d
+        if kind == "deconv":
+            mine, other = nn.ConvTranspose2d, tnn.ConvTranspose2d
+            more["output_padding"] = rng.randint(0, more["stride"] - 1)
+        else:
+            more["dilation"] = rng.choice([1, 1, 1, 2])
+        there = other(c, out, size, **more)
+        try:
+            shape = there(torch.zeros(1, c, h, w)).shape
+        except RuntimeError:    # the filter is larger than the map
+            return
+        self.add("layer", (s,), (*shape[2:], shape[1]), self.layer(mine(c, out, size, **more), there))
+
+    def end(self) -> None:
+        """The loose ends meet: a mean of each over its pixels, and one linear layer."""
+        read = {k for _, sources, _ in self.steps for k in sources}
+        self.ends = [k for k in range(len(self.maps)) if k not in read]
+        width = sum(self.maps[k][2] for k in self.ends)
+        self.head = self.layer(nn.Linear(width, 3), tnn.Linear(width, 3))
+
+
+class Ours(nn.Module):
+    """The network in alpha."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.layers, self.plan = case.ours, (case.steps, case.ends, case.head)
+
+    def forward(self, x: Any) -> Any:
+        maps, (steps, ends, head) = [x], self.plan
+        for what, sources, detail in steps:
+            t, *rest = [maps[k] for k in sources]
+            if what in ("layer", "rows"):
+                y = self.layers[detail](t)
+            elif what in ACTIVATIONS:
+                y = ACTIVATIONS[what][0](t)
+            elif what == "sum":
+                y = t + rest[0]
+            elif what == "product":
+                y = t * rest[0]
+            elif what == "larger":
+                y = ops.maximum(t, rest[0] * 0.5)
+            elif what == "concat":
+                y = ops.concat([t, *rest], 3)
+            elif what == "gate":
+                y = t * ops.sigmoid(self.layers[detail](t.mean((1, 2)))).reshape(t.shape[0], 1, 1, t.shape[3])
+            elif what == "slice":
+                y = t[..., detail[0]:detail[1]]
+            elif what == "pad":
+                y = nn.functional.pad(t, detail[0], mode=detail[1])
+            else:
+                y = t * self.layers[detail].weight.reshape(-1)
+            maps.append(y)
+        return self.layers[head](ops.concat([maps[k].mean((1, 2)) for k in ends], 1))
+
+
+class Theirs(tnn.Module):
+    """The network in PyTorch, on (N, C, H, W)."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.layers, self.plan = case.theirs, (case.steps, case.ends, case.head)
+
+    def forward(self, x: Any) -> Any:
+        maps, (steps, ends, head) = [x], self.plan
+        for what, sources, detail in steps:
+            t, *rest = [maps[k] for k in sources]
+            if what == "layer":
+                y = self.layers[detail](t)
+            elif what == "rows":
+                y = self.layers[detail](t.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            elif what in ACTIVATIONS:
+                y = ACTIVATIONS[what][1](t)
+            elif what == "sum":
+                y = t + rest[0]
+            elif what == "product":
+                y = t * rest[0]
+            elif what == "larger":
+                y = torch.maximum(t, rest[0] * 0.5)
+            elif what == "concat":
+                y = torch.cat([t, *rest], 1)
+            elif what == "gate":
+                y = t * torch.sigmoid(self.layers[detail](t.mean((2, 3))))[:, :, None, None]
+            elif what == "slice":
+                y = t[:, detail[0]:detail[1]]
+            elif what == "pad":
+                y = TF.pad(t, detail[0], mode=detail[1])
+            else:
+                y = t * self.layers[detail].weight.reshape(1, -1, 1, 1)
+            maps.append(y)
+        return self.layers[head](torch.cat([maps[k].mean((2, 3)) for k in ends], 1))
+
+
+def values_of(model: Ours, step: Callable[..., Any], x: np.ndarray, labels: np.ndarray,
+              device: str) -> dict[str, np.ndarray]:
+    """Returns output, gradients and running statistics of a training step, which begins where the last one began."""
+    kept = {name: b.numpy() for name, b in model.named_buffers()}
+    t = alpha.tensor(x, device=device, requires_grad=True)
+    y = step(t, alpha.tensor(labels, device=device))
+    found = {"output": y.numpy()}
+    if t.grad is not None:      # a recorded step has none for its inputs
+        found["x"] = t.grad.numpy()
+    for name, p in model.named_parameters():
+        found[name] = np.zeros(p.shape, np.float32) if p.grad is None else p.grad.numpy()
+        p.grad = None
+    for name, b in model.named_buffers():
+        if "running" in name:
+            found[name] = b.numpy()
+        b.copy_(kept[name])
+    return found
+
+
+def expected_of(model: Theirs, x: np.ndarray, labels: np.ndarray, dtype: torch.dtype) -> dict[str, np.ndarray]:
+    """Returns what values_of does, with alpha's names and layouts."""
+    model = copy.deepcopy(model).to(dtype).train()
+    t = torch.tensor(x, dtype=dtype).permute(0, 3, 1, 2).contiguous().requires_grad_()
+    # Without oneDNN, which in 2.13 can write past a buffer in the gradient of 1x1 filters of stride 2.
+    with torch.backends.mkldnn.flags(False, allow_tf32=None):
+        y = model(t)
+        TF.cross_entropy(y, torch.tensor(labels)).backward()
+    found = {"output": y.detach().numpy(), "x": t.grad.permute(0, 2, 3, 1).numpy()}
+    for name, p in model.named_parameters():
+        g = torch.zeros_like(p) if p.grad is None else p.grad
+        if g.dim() == 4:
+            g = g.permute(0, 2, 3, 1)
+        found[name] = g.numpy()
+    found.update({name: b.numpy() for name, b in model.named_buffers() if "running" in name})
+    return found
+
+
+def seen_by(model: Theirs, x: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Returns the output in inference mode."""
+    with torch.no_grad(), torch.backends.mkldnn.flags(False, allow_tf32=None):
+        return copy.deepcopy(model).to(dtype).eval()(torch.tensor(x, dtype=dtype).permute(0, 3, 1, 2)).numpy()
+
+
+def attempt(rng: random.Random, folder: pathlib.Path, device: str = "cpu") -> str:
+    """Runs one network; returns what it was."""
+    torch.manual_seed(rng.randrange(1 << 30))
+    case = Case(rng)
+    for _ in range(rng.randint(1, 12)):
+        case.grow()
+    case.end()
+    theirs = Theirs(case)
+    ours = Ours(case).to(device)
+    alpha.checkpoint.from_torch_state_dict(theirs.state_dict(), ours)
+    what = " ".join(f"{name if name != 'layer' and name != 'rows' else case.theirs[detail]}{list(sources)}"
+                    for name, sources, detail in case.steps)
+    x = np.random.default_rng(rng.randrange(1 << 30)).normal(size=(case.batch, *case.maps[0])).astype(np.float32)
+    labels = np.arange(case.batch) % 3
+    right, near = (expected_of(theirs, x, labels, dtype) for dtype in (torch.float64, torch.float32))
+
+    def step(t: Any, wanted: Any) -> Any:
+        y = ours(t)
+        ops.cross_entropy(y, wanted).backward()
+        return y.detach()
+
+    ours.train()
+    first = values_of(ours, step, x, labels, device)
+    compare(first, right, near, what)
+    captured = alpha.capture(step, ours)
+    for which, settings in [(step, s) for s in SETTINGS] + [(captured, {})] * 5:
+        with alpha.config(**settings):
+            found = values_of(ours, which, x, labels, device)
+        for name, a in found.items():
+            assert np.array_equal(a, first[name], equal_nan=True), \
+                f"{settings or which.__name__}: other bits in {name}: {what}"
+    ours.eval()
+    with alpha.no_grad():
+        y = ours(alpha.tensor(x, device=device)).numpy()
+    compare({"output": y}, *({"output": seen_by(theirs, x, dtype)} for dtype in (torch.float64, torch.float32)),
+            f"in inference mode: {what}")
+    run = alpha.inference(ours, alpha.tensor(x, device=device))
+    for _ in range(2):
+        z = run(alpha.tensor(x, device=device)).numpy()
+        assert np.abs(z - y).max() <= 1e-4 * max(np.abs(y).max(), 1.0), f"inference is off: {what}"
+    return what
+
+
+def compare(found: dict[str, np.ndarray], right: dict[str, np.ndarray], near: dict[str, np.ndarray], what: str) -> None:
+    """Raises AssertionError where alpha is much further from float64 than PyTorch's float32 is."""
+    assert found.keys() == right.keys(), found.keys() ^ right.keys()
+    scale = max((np.linalg.norm(a) for name, a in right.items() if name != "output" and "running" not in name),
+                default=0.0)
+    for name, a in found.items():
+        b = right[name]
+        assert a.shape == b.shape, f"{name}: {a.shape}, {b.shape}: {what}"
+        away, theirs = np.linalg.norm(a - b), np.linalg.norm(near[name] - b)
+        norm = np.linalg.norm(b) if name == "output" or "running" in name else max(np.linalg.norm(b), 1e-3 * scale)
+        assert away <= FACTOR * theirs + LEAST * norm + 1e-6, f"{name}: off by {away:.3g}, PyTorch's float32 by " \
+            f"{theirs:.3g}, of {norm:.3g}: {what}"
