@@ -156,7 +156,8 @@ def test_every_geometry_is_bitwise_right_on_integers(device, pass_name):
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 @pytest.mark.parametrize("case", EVERY_TILE, ids=lambda case: case.name)
 def test_every_tile_is_right_in_every_mode(device, pass_name, case):
-    for tile in fitting(pass_name, case):
+    """Where every access is checked, by another half of the tiles for each case."""
+    for tile in fitting(pass_name, case)[EVERY_TILE.index(case) % 2::2] if CHECKED else fitting(pass_name, case):
         check(tile, case)
 
 
@@ -211,7 +212,7 @@ def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, fresh_schedul
 def test_dgrad_adds_to_what_is_there(device, case):
     found = [tile for tile in fitting("dgrad", case) if tile.adds]
     assert found
-    for tile in found:
+    for tile in found[EVERY_TILE.index(case) % 4::4] if CHECKED else found:
         check_added(tile, case)
 
 
