@@ -16,6 +16,7 @@ from alpha.cpu.memory import empty
 from alpha.cpu.pointwise import bind
 from alpha.ops import elementwise as ops
 from alpha.ops import logic
+from alpha.ops.composed import curves
 
 Array = np.ndarray
 Number = ops.Number
@@ -103,6 +104,11 @@ for _op, _ufunc, _few in ((ops.neg, np.negative, LIGHT), (ops.exp, np.exp, 0), (
 
 for _op, _ufunc in ((ops.add, np.add), (ops.sub, np.subtract), (ops.mul, np.multiply), (ops.div, np.true_divide)):
     bind(_op, _binary(_ufunc), LIGHT)
+
+for _op, _ufunc in ((curves.atan, np.arctan), (curves.asin, np.arcsin), (curves.acos, np.arccos)):
+    bind(_op, _unary(_ufunc))
+bind(curves.atan2, _binary(np.arctan2))
+bind(curves.hypot, _binary(np.hypot))
 
 for _op, _ufunc in ((logic.floor, _floor), (logic.sin, np.sin), (logic.cos, np.cos)):
     _op.impl("cpu")(_unary(_ufunc))
