@@ -14,7 +14,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "start_dim": ("start",), "end_dim": ("end",), "min": ("low",), "max": ("high",), "size": ("shape",),
     "input": ("x", "logits", "log_probs", "p", "a"), "other": ("b",), "exponent": ("b",), "weight": ("w",),
     "condition": ("cond",), "tensors": ("xs",), "tensor": ("x",), "split_size_or_sections": ("size",),
-    "split_size": ("size",), "negative_slope": ("slope",), "end": ("stop",), "fill_value": ("value",),
+    "split_size": ("size",), "negative_slope": ("slope",), "end": ("stop", "b"), "fill_value": ("value",),
+    "value": ("v",), "query": ("q",), "key": ("k",), "input1": ("x1",), "input2": ("x2",),
     "unbiased": ("correction",), "num_classes": ("classes",), "pad": ("widths",), "elementwise_affine": ("affine",),
     "num_workers": ("workers",), "dataset": ("data",), "ddof": ("correction",),
 }

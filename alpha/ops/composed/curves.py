@@ -126,7 +126,7 @@ def fmod(a: Tensor, b: Tensor | Number) -> Tensor:
 
 @checked
 def lerp(a: Tensor, b: Tensor, weight: Tensor | FiniteNumber) -> Tensor:
-    """y = a + weight * (b - a): a where weight is 0, exactly b where it is 1.  Tensors broadcast, of one float dtype."""
+    """y = a + weight * (b - a): a where weight is 0, exactly b where it is 1.  Floats that broadcast."""
     apart = b - a
     if not isinstance(weight, Tensor):
         return a + apart * weight if -0.5 < weight < 0.5 else b - apart * (1 - weight)
@@ -166,8 +166,8 @@ def baddbmm(x: Tensor, batch1: Tensor, batch2: Tensor, beta: FiniteNumber = 1, a
 
 def _added_product(where_: str, ndim: int, x: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any) -> Tensor:
     if (a.ndim, b.ndim) != (ndim, ndim) or a.shape[:-2] != b.shape[:-2]:
-        raise ShapeError(message(where_, f"the factors have shapes {a.shape} and {b.shape}, {ndim} axes are needed, all "
-                                 "but the last two alike", "use x + a @ b, which takes any"))
+        raise ShapeError(message(where_, f"the factors have shapes {a.shape} and {b.shape}, {ndim} axes are needed, "
+                                 "all but the last two alike", "use x + a @ b, which takes any"))
     product = _times(matmul(a, b), alpha)
     if len(x.shape) > ndim or any(m not in (1, n) for m, n in zip(x.shape[::-1], product.shape[::-1])):
         raise ShapeError(message(where_, f"x has shape {x.shape}, the product {product.shape}",

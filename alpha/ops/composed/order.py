@@ -60,7 +60,8 @@ def quantile(x: Tensor, q: Any, axis: Axis | None = None, keepdims: bool = False
         axis: int, or None: of all elements.
         interpolation: between the two nearest elements: "linear", "lower", "higher", "nearest" or "midpoint".
     Raises:
-        ConfigError: q is outside [0, 1].  ShapeError: the axis does not exist or is empty.  DTypeError: x has no floats.
+        ConfigError: q is outside [0, 1].  ShapeError: the axis does not exist or is empty.
+        DTypeError: x has no floats.
     """
     shares = np.asarray(q.numpy() if isinstance(q, Tensor) else q if is_real(q) or isinstance(q, (list, tuple))
                         else None)
