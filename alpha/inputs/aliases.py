@@ -30,6 +30,7 @@ ADVICE = {
     "batch_sampler": "pass Subset(data, order) and batch_size", "persistent_workers": "leave it out",
     "generator": "alpha.manual_seed(seed) starts all of them", "memory_format": "leave it out: channels are last",
     "layout": "leave it out: all tensors are dense", "worker_init_fn": "transform(x, rng) gets a generator",
+    "enable_gqa": "repeat the heads: k.repeat_interleave(n, 1)",
     "batch_first": "leave it out: the batch is always first",
     "force": "leave it out: numpy() copies from any device",
     "with_kwargs": "leave it out: a hook gets what is passed by position",
