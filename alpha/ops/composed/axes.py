@@ -199,9 +199,6 @@ def _joined(where_: str, xs: Sequence[Tensor], axis: int, axes: int) -> Tensor:
     """Returns a concatenation of tensors that are given at least `axes` axes."""
     if not xs:
         raise ShapeError(message(where_, "there is no tensor", "pass a list of at least one"))
-    for x in xs:
-        if not isinstance(x, Tensor):
-            raise ArgumentError(message(where_, f"an item is {shown(x)}, a Tensor is needed", "pass tensors"))
     made = [reshape(x, (1,) * (min(axes, 2) - x.ndim) + x.shape) if x.ndim < min(axes, 2) else x for x in xs]
     return concat([unsqueeze(x, 2) if axes == 3 and x.ndim == 2 else x for x in made], axis)
 
@@ -215,7 +212,7 @@ def vstack(xs: Sequence[Tensor]) -> Tensor:
 @checked
 def hstack(xs: Sequence[Tensor]) -> Tensor:
     """y = tensors beside one another: along the second axis; those of one axis along it.  See concat."""
-    flat = max([x.ndim for x in xs if isinstance(x, Tensor)], default=0) < 2
+    flat = max([x.ndim for x in xs], default=0) < 2
     return _joined("hstack", xs, 0 if flat else 1, 1)
 
 
