@@ -95,8 +95,8 @@ def test_factors_states_and_16_bits(name: str) -> None:
 
 
 COPIES = [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))]
-MAKERS = [("SGD", {"lr": 0.1, "momentum": 0.9}), ("Adam", {"lr": schedule.cosine(0.1, 20, warmup_steps=2)}), ("NAdam", {}),
-          ("Muon", {"lr": schedule.linear(0.1, total_steps=20)}), ("RMSprop", {"lr": np.sqrt})]
+MAKERS = [("SGD", {"lr": 0.1, "momentum": 0.9}), ("Adam", {"lr": schedule.cosine(0.1, 20, warmup_steps=2)}),
+          ("NAdam", {}), ("Muon", {"lr": schedule.linear(0.1, total_steps=20)}), ("RMSprop", {"lr": np.sqrt})]
 
 
 @pytest.mark.parametrize("copied", COPIES, ids=["deepcopy", "pickle"])
@@ -132,8 +132,9 @@ def test_a_schedule_without_a_name_is_copied_and_not_pickled() -> None:
 
 @pytest.mark.parametrize("made", [
     schedule.constant(0.1), schedule.step(0.1, 3, gamma=0.5), schedule.multistep(0.1, [2, 5]),
-    schedule.exponential(0.1, 0.9), schedule.cosine(0.1, total_steps=12, warmup_steps=2), schedule.one_cycle(0.1, 12), schedule.triangular(0.1, 0.3, 4),
-    schedule.linear(0.1, 12), schedule.polynomial(0.1, 12, power=2.0), schedule.warm_restarts(0.1, first=3, factor=2)])
+    schedule.exponential(0.1, 0.9), schedule.cosine(0.1, total_steps=12, warmup_steps=2), schedule.one_cycle(0.1, 12),
+    schedule.triangular(0.1, 0.3, 4), schedule.linear(0.1, 12), schedule.polynomial(0.1, 12, power=2.0),
+    schedule.warm_restarts(0.1, first=3, factor=2)])
 def test_schedules_can_be_pickled(made: Any) -> None:
     again = pickle.loads(pickle.dumps(made))
     assert [again(t) for t in range(15)] == [made(t) for t in range(15)]
