@@ -39,10 +39,10 @@ from alpha.tensor import Tensor
 floor = unary("floor", "y = the largest integer that is not above x; the gradient is 0.", lambda g, s: zeros_like(g),
               dtypes="number", equation="")
 floor_divide = binary("floor_divide", "y = floor(a / b), exactly: that of the true quotient; no gradient.  Integers: 0 "
-                      "where b is 0.", None, None)
+                      "where b is 0.", None, None, module=__name__)
 remainder = binary("remainder", "y = a - floor(a / b) * b, exactly, with the sign of b, as Python's %.  Integers: a "
                    "where b is 0.  The gradient of b is -g * floor(a / b).", lambda g, s: g,
-                   lambda g, s: g * -floor_divide(s.a, s.b), saves="a b")
+                   lambda g, s: g * -floor_divide(s.a, s.b), saves="a b", module=__name__)
 sin = unary("sin", "y = sin(x), x in radians.", lambda g, s: g * cos(s.x), saves="x", equation="")
 cos = unary("cos", "y = cos(x), x in radians.", lambda g, s: g * -sin(s.x), saves="x", equation="")
 
