@@ -273,8 +273,12 @@ class Threshold(Module):
         return f"threshold={self.threshold}, value={self.value}"
 
 
-class GLU(Softmax):
+class GLU(Module):
     """y = a * sigmoid(b), a and b the two halves of x along an axis.  Shape: of x, with that axis half as long."""
+
+    @checked
+    def __init__(self, axis: Axis = -1) -> None:
+        self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.glu(x, self.axis)
