@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,9 @@ def test_gradients_of_moves() -> None:
         v = alpha.tensor(floats(x.shape, 3), "float32")
         left, right = float((move(v) * g).sum().item()), float((v * dx).sum().item())  # the move is linear
         assert abs(left - right) <= 1e-3 * max(1.0, abs(left)), name
+
+
+@pytest.mark.parametrize("name", ops.__all__)
+def test_ops_are_pickled_by_their_names(name: str) -> None:
+    found = getattr(ops, name)
+    assert pickle.loads(pickle.dumps(found)) is found

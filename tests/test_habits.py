@@ -120,31 +120,67 @@ model.register_forward_pre_hook(lambda m, a: None).remove(), x.clone().detach().
 np.asarray(x), np.array(x), np.testing.assert_allclose(x, x), str(x), alpha.tensor([1.5]).tolist(), float(x.sum())
 copy.deepcopy(model).load_state_dict(model.state_dict()), model.train(False).training, dict(model.named_children())
 nn.ModuleDict({"a": nn.Linear(2, 2)}), nn.ParameterList([nn.Parameter(x)]), nn.ModuleList([nn.Linear(2, 2)])
+F.scaled_dot_product_attention(query=x, key=x, value=x, is_causal=True)
+F.scaled_dot_product_attention(x, x, x, x @ x.mT)
+nn.MultiheadAttention(4, 2, batch_first=True)(x, x, x), nn.MultiheadAttention(4, 2)(x, x, x, need_weights=False)[0]
+nn.TransformerEncoder(nn.TransformerEncoderLayer(d_model=4, nhead=2, dim_feedforward=8, norm_first=True), 2)(x)
+nn.TransformerEncoderLayer(4, 2, 8, activation="gelu", batch_first=True).eval()(x, is_causal=True)
+F.batch_norm(maps, maps[0, 0, 0] * 0, maps[0, 0, 0] * 0 + 1), F.layer_norm(x, (4,))
+F.group_norm(maps, 3), F.rms_norm(x, (4,))
+F.instance_norm(maps), F.dropout2d(maps, 0.1), F.hardsigmoid(x, inplace=True)
+F.hardtanh(x, -2.0, 2.0), F.mish(x), F.glu(x)
+F.logsigmoid(x), F.selu(x), F.celu(x, alpha=2.0), F.softsign(x), F.softmin(x, dim=1), F.softshrink(x, lambd=0.2)
+F.hardshrink(x), F.tanhshrink(x), F.threshold(x, 0.1, 20.0), F.prelu(x, x[0, 0, :1]), F.leaky_relu(x, 0.1, inplace=True)
+F.conv1d(x, x[:, :2], padding=1), F.max_pool1d(x, 2), F.avg_pool1d(x, kernel_size=2), F.adaptive_avg_pool1d(x, 2)
+F.adaptive_max_pool1d(x, 2), F.cosine_similarity(x, x, dim=-1), F.pairwise_distance(x, x, keepdim=True)
+F.fold(F.unfold(maps, kernel_size=2), (4, 4), kernel_size=2), nn.Fold((4, 4), 2)(nn.Unfold(2, padding=0)(maps))
+F.gumbel_softmax(x, tau=0.5, hard=True, dim=-1), nn.Unflatten(1, (3, 1))(x), nn.RMSNorm(4)(x), nn.Softmin(dim=1)(x)
+nn.Softmax2d()(maps), nn.SELU()(x), nn.CELU(2.0)(x), nn.Softsign()(x), nn.Softshrink(0.1)(x), nn.Hardshrink()(x)
+nn.Tanhshrink()(x), nn.Threshold(0.1, 2.0)(x), nn.CosineSimilarity(dim=1)(x, x), nn.PairwiseDistance(2)(x, x * 2)
+F.triplet_margin_loss(x, x * 2, x * 3), nn.TripletMarginLoss(margin=0.5, swap=True)(x, x * 2, x * 3)
+F.cosine_embedding_loss(x[0], x[1], alpha.tensor([1, -1, 1]))
+F.margin_ranking_loss(x[0], x[1], x[0].sign(), margin=0.1)
+F.hinge_embedding_loss(x, x.sign()), F.soft_margin_loss(x, x.sign()), nn.SoftMarginLoss()(x, x.sign())
+F.multi_margin_loss(x[0], alpha.tensor([0, 1, 3]), p=2), nn.MultiMarginLoss()(x[0], alpha.tensor([0, 1, 3]))
+F.poisson_nll_loss(x, x.exp()), F.gaussian_nll_loss(x, x * 2, x.exp()), nn.GaussianNLLLoss(full=True)(x, x, x.exp())
+x.prod(dim=1), x.cumprod(dim=0), alpha.roll(x, shifts=(1, -1), dims=(0, 2)), x.roll(2), alpha.lerp(x, x * 2, 0.3)
+alpha.addcmul(x, x, x, value=0.5), x.addcdiv(x, x.exp()), alpha.addmm(x[0], x[0, :, :3], x[1], beta=2, alpha=3)
+alpha.baddbmm(x[:, :, :3], x, x.mT), alpha.isclose(x, x).all(), x.allclose(x), x.equal(x), x.nan_to_num(0.0)
+x.tan(), x.clamp(-1, 1).asin(), x.clamp(-1, 1).acos(), x.atan(), alpha.atan2(x, x * 2), x.sinh(), x.cosh(), x.expm1()
+x.abs().log1p(), x.exp2(), x.erfc(), alpha.diff(x, dim=1), x[0].trace(), alpha.diag(x[0, 0]), x.diagonal(0, 1, 2)
+x.repeat_interleave(2, dim=1), alpha.count_nonzero(x, dim=0)
+x.median(), x.median(dim=1).indices, x.quantile(0.3, dim=1)
+alpha.quantile(x, 0.5), alpha.broadcast_to(x, (5, 2, 3, 4)), alpha.moveaxis(x, 0, 2), alpha.hypot(x, x), x.fmod(2.0)
+x.sigmoid().logit(eps=1e-3), x.new_zeros(3), x.new_ones((2, 3)), x.new_full((2,), 3.0), x.new_tensor([1.0, 2.0])
+alpha.vstack([x, x]), alpha.hstack([x, x]), alpha.dstack([x, x])
+x.narrow(1, 0, 2), x.select(1, 0), x.tensor_split(2, dim=1)
+alpha.take_along_dim(x, x.argsort(1), dim=1)
+alpha.unique(labels, return_counts=True), labels.flatten().bincount(minlength=4)
 alpha.data.DataLoader([(np.ones(3), 2)], batch_size=1), alpha.training.fit, alpha.onnx.export
 """.strip().splitlines()
 
 # line -> what its error says to write
 TWINS = {
-    "x.add_(1)": "t += y", "x.new_zeros(3)": "alpha.zeros(shape", "x.grad_fn": "repr(t)",
+    "x.add_(1)": "t += y", "x.grad_fn": "repr(t)",
     "alpha.nn.LSTM(3, 4)": "Linear", "optim.lr_scheduler": "alpha.optim.schedule", "optim.schedule.StepLR": "step(lr",
     "alpha.compile(model)": "alpha.capture", "alpha.autocast('cuda')": "alpha.precision",
     "alpha.empty(3)": "alpha.zeros",
     "values, index = x.max(dim=1)": "argmax", "alpha.zeros(2, 3)": "zeros((2, 3))",
-    "alpha.data.WeightedRandomSampler": "rng.choice", "alpha.log_softmax(x, 1)": "x.log_softmax", "x.equal(x)":
-    "alpha.equal", "alpha.add(x, x, alpha=2)": "x + y", "alpha.inf": "float(", "x.max(dim=1).values": "x.argmax",
+    "alpha.data.WeightedRandomSampler": "rng.choice", "alpha.log_softmax(x, 1)": "x.log_softmax",
+    "alpha.add(x, x, alpha=2)": "x + y", "alpha.inf": "float(", "x.max(dim=1).values": "x.argmax",
     "optim.lr_scheduler.SequentialLR": "lambda step", "alpha.nn.utils": "clip_grad_norm",
     "model.register_full_backward_hook(print)": "register_backward_hook", "x.sumn()": "did you mean sum",
     "F.cross_entropy(alpha.ones((2, 3)), alpha.tensor([0, -1]))": "number the classes from 0",
     "x.requires_grad_()[0].__setitem__(0, 1)": "alpha.no_grad()", "x.to('gpu')": '"cuda"',
-    "alpha.amax(x, 1)": "x.max(axis)", "alpha.quantile(x, 0.5)": "np.quantile", "alpha.eq(x, x)": "x == y",
+    "alpha.amax(x, 1)": "x.max(axis)", "alpha.histc(x)": "np.histogram", "alpha.eq(x, x)": "x == y",
     "alpha.utils.data.DataLoader": "alpha.data.DataLoader", "alpha.set_grad_enabled(False)": "alpha.no_grad()",
-    "alpha.linalg.svd(x)": "np.linalg", "alpha.fft.fft(x)": "np.fft", "alpha.vstack([x, x])": "alpha.concat",
+    "alpha.linalg.svd(x)": "np.linalg", "alpha.fft.fft(x)": "np.fft", "alpha.arctan(x)": "x.atan(",
     "alpha.cuda.empty_cache()": "free_cached", "alpha.cuda.device_count()": "is_available", "alpha.cuda.amp.autocast()":
     "alpha.precision", "alpha.cuda.max_memory_allocated()": "memory_summary", "alpha.cuda.Stream()": "one stream",
     "alpha.distributed.init_process_group()": "one device to a process", "alpha.Generator()": "alpha.manual_seed",
-    "F.layer_norm(x, (4,))": "alpha.ops.layer_norm", "F.hardtanh(x)": "clamp(-1, 1)", "nn.SELU()": "F.elu",
-    "F.scaled_dot_product_attention(x, x, x)": "F.softmax", "nn.Softmax2d()": "channels are last",
-    "nn.CosineSimilarity()": "F.normalize", "alpha.get_num_threads()": "OMP_NUM_THREADS", "x.dist(x)": "(x - y).norm()",
+    "nn.TransformerDecoderLayer(8, 2)": "MultiheadAttention", "F.grid_sample(x)": "x[:, rows, columns]",
+    "F.scaled_dot_product_attention(x, x, x, is_causal=True, enable_gqa=True)": "repeat_interleave",
+    "alpha.get_num_threads()": "OMP_NUM_THREADS", "x.dist(x)": "(x - y).norm()",
     "nn.BatchNorm2d(8)(alpha.ones((2, 8, 4, 4)))": "NHWC", "alpha.optim.Adm": "did you mean Adam",
 }
 

@@ -64,13 +64,13 @@ TWINS = {
     "alpha.channels_last": "always last", "alpha.numel(x)": "x.numel()", "alpha.use_deterministic_algorithms(True)":
     "always the same", "alpha.set_float32_matmul_precision('high')": 'alpha.precision("tf32")', "x.new(3)":
     "alpha.zeros", "model.module": "the model itself", "alpha.version.cuda": "alpha.__version__",
-    "alpha.trunc(x)": "x.trunc(...)", "alpha.remainder(x, 2)": "x.remainder(...)", "x.allclose(x)":
-    "alpha.allclose(x, ...)",
-    "alpha.log_softmax(x, 1)": "x.log_softmax(dim)", "F.mish(x)": "alpha.nn.Mish(...)(x)", "F.logsigmoid(x)":
-    "alpha.nn.LogSigmoid(...)(x)", "x.trace()": "(x * alpha.eye(n)).sum()", "x.ravel()": "x.flatten()", "alpha.atan(x)":
-    "NumPy's", "alpha.sparse": "alpha.ops", "x.diff()": "x[1:] - x[:-1]", "alpha.device('cpu').__enter__()":
+    "alpha.leaky_relu(x)": "x.leaky_relu(...)", "alpha.view(x, 2)": "x.view(...)", "x.hstack(x)":
+    "alpha.hstack(x, ...)", "alpha.log_softmax(x, 1)": "x.log_softmax(dim)",
+    "F.upsample(x)": "alpha.nn.Upsample(...)(x)", "F.channel_shuffle(x)": "alpha.nn.ChannelShuffle(...)(x)",
+    "x.det()": "np.linalg.det(x.numpy())", "x.ravel()": "x.flatten()", "alpha.asinh(x)": "NumPy's",
+    "alpha.sparse": "alpha.ops", "x.frac()": "x - x.trunc()", "alpha.device('cpu').__enter__()":
     'pass device="cpu"', "with alpha.device('cpu'): alpha.ones(2)": 'pass device="cpu"',
-    "alpha.profiler.profile(activities=[])": "activities", "F.triplet_margin_loss(x, x, x)": "alpha.ops",
+    "alpha.profiler.profile(activities=[])": "activities", "F.ctc_loss(x, x, x)": "alpha.ops",
 }
 
 

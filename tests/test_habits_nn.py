@@ -327,7 +327,7 @@ def test_losses_as_layers() -> None:
     (lambda: nn.LocalResponseNorm(2)(alpha.ones((3,))), ShapeError, "local_response_norm: x has 1 axes"),
     (lambda: nn.MaxPool2d(2, dilation=4)(alpha.ones((1, 3, 3, 1))), ShapeError, "a window of (2, 2), dilation (4, 4)"),
     (lambda: ops.max_pool_windows(alpha.ones((1, 3, 3, 1)), 2, padding=2, dilation=2), ShapeError, "padding (2, 2)"),
-    (lambda: nn.GLU()(alpha.ones((2, 3))), ShapeError, "GLU: axis -1 has 3 elements, an even number is needed"),
+    (lambda: nn.GLU()(alpha.ones((2, 3))), ShapeError, "glu: axis -1 has 3 elements, an even number is needed"),
     (lambda: nn.Conv3d(1, 1, 1), AttributeError, "alpha.nn: there is no Conv3d"),
     (lambda: F.scaled_dot, AttributeError, "alpha.nn.functional: there is no scaled_dot"),
 ], ids=lambda v: v if isinstance(v, str) else "")

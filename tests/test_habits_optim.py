@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -61,7 +63,7 @@ def test_lion_and_lamb_by_their_equations() -> None:
     np.testing.assert_allclose(zero.detach().numpy(), -0.5, 1e-4)
 
 
-@pytest.mark.parametrize("name", ["Lion", "LAMB", "NAdam", "Adagrad", "Adadelta"])
+@pytest.mark.parametrize("name", ["Lion", "LAMB", "NAdam", "Adagrad", "Adadelta", "Muon"])
 def test_factors_states_and_16_bits(name: str) -> None:
     make = getattr(optim, name)
     w = alpha.tensor(W, requires_grad=True)
@@ -90,6 +92,52 @@ def test_factors_states_and_16_bits(name: str) -> None:
     half.grad = alpha.tensor(GRADS[0], dtype="float16")
     make([half]).step()
     assert half.dtype == "float16" and half.isfinite().all()
+
+
+COPIES = [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))]
+MAKERS = [("SGD", {"lr": 0.1, "momentum": 0.9}), ("Adam", {"lr": schedule.cosine(0.1, 20, warmup_steps=2)}),
+          ("NAdam", {}), ("Muon", {"lr": schedule.linear(0.1, total_steps=20)}), ("RMSprop", {"lr": np.sqrt})]
+
+
+@pytest.mark.parametrize("copied", COPIES, ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize("name, settings", MAKERS, ids=[name for name, _ in MAKERS])
+def test_a_copy_goes_on_alike_and_by_itself(name: str, settings: dict[str, Any], copied: Any) -> None:
+    layer = nn.Linear(3, 4, bias=False)
+    optimizer = getattr(optim, name)(layer.named_parameters(), **settings)
+
+    def step(owner: nn.Linear, by: Any, g: np.ndarray) -> None:
+        owner.weight.grad = alpha.tensor(g.T.reshape(4, 3), "float32")
+        by.step()
+    step(layer, optimizer, GRADS[0])
+    other, twin = copied((layer, optimizer))
+    assert twin.param_groups[0]["params"][0] is other.weight and twin.lr == optimizer.lr
+    before = other.weight.detach().numpy().copy()
+    for g in GRADS:
+        step(layer, optimizer, g)
+    assert (other.weight.detach().numpy() == before).all() and twin.step_count == 1
+    for g in GRADS:
+        step(other, twin, g)
+    assert (other.weight.detach().numpy() == layer.weight.detach().numpy()).all()
+    twin.add_param_group({"params": [alpha.zeros((2, 2), requires_grad=True)], "lr": 0.5})
+    with refused(ConfigError, "lr is -1"):
+        twin.add_param_group({"params": [alpha.zeros((2, 2), requires_grad=True)], "lr": -1})
+
+
+def test_a_schedule_without_a_name_is_copied_and_not_pickled() -> None:
+    optimizer = optim.SGD([alpha.zeros((2,), requires_grad=True)], lr=lambda t: 0.5)
+    assert copy.deepcopy(optimizer).lr == 0.5
+    with refused(CheckpointError, "lr of group 0 of SGD is", "save optimizer.state_dict()"):
+        pickle.dumps(optimizer)
+
+
+@pytest.mark.parametrize("made", [
+    schedule.constant(0.1), schedule.step(0.1, 3, gamma=0.5), schedule.multistep(0.1, [2, 5]),
+    schedule.exponential(0.1, 0.9), schedule.cosine(0.1, total_steps=12, warmup_steps=2), schedule.one_cycle(0.1, 12),
+    schedule.triangular(0.1, 0.3, 4), schedule.linear(0.1, 12), schedule.polynomial(0.1, 12, power=2.0),
+    schedule.warm_restarts(0.1, first=3, factor=2)])
+def test_schedules_can_be_pickled(made: Any) -> None:
+    again = pickle.loads(pickle.dumps(made))
+    assert [again(t) for t in range(15)] == [made(t) for t in range(15)]
 
 
 def test_lookahead() -> None:
@@ -153,11 +201,11 @@ def test_plateaus(settings: dict) -> None:
         a.step(alpha.tensor(value) if k % 2 else value)
         b.step(value)
         assert ours.lr == pytest.approx(theirs.param_groups[0]["lr"], rel=1e-12), k
-    copy = optim.ReduceLROnPlateau(optim.SGD([alpha.zeros((1,), requires_grad=True)], lr=1.0), **settings)
-    copy.load_state_dict(a.state_dict())
-    assert copy.state_dict() == a.state_dict()
+    other = optim.ReduceLROnPlateau(optim.SGD([alpha.zeros((1,), requires_grad=True)], lr=1.0), **settings)
+    other.load_state_dict(a.state_dict())
+    assert other.state_dict() == a.state_dict()
     with refused(CheckpointError, "ReduceLROnPlateau: the state is not that of 1 groups"):
-        copy.load_state_dict({})
+        other.load_state_dict({})
     with refused(ConfigError, "ReduceLROnPlateau: the lr of a group is a schedule"):
         optim.ReduceLROnPlateau(optim.SGD([alpha.zeros((1,), requires_grad=True)], lr=schedule.constant(1.0)))
 

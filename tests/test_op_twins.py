@@ -15,7 +15,7 @@ from alpha.gradcheck import assert_equal_at
 from alpha.op import observers, registry
 from tests.op_orders import orders, torch_orders
 from tests.op_twins import drawn
-from tests.op_twins_nn import TWINS
+from tests.op_twins_composed import TWINS
 
 TESTS = Path(__file__).parent
 
@@ -47,6 +47,8 @@ COMPOSED = {name: file for file, names in {
         "square squeeze std topk tril triu trunc unbind unflatten unsqueeze all any",
     "test_habits_nn.py": "channel_shuffle embedding interpolate local_response_norm max_pool_windows moveaxis "
         "pixel_shuffle pixel_unshuffle",
+    "test_composed.py": "bincount count_nonzero isclose unique",
+    "op_twins_composed.py": "addcdiv baddbmm diag trace",
     "test_create.py": "arange full full_like ones ones_like rand rand_like randn randn_like zeros "
         "zeros_like",
     "test_shape.py": "flatten split stack transpose",

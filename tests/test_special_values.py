@@ -52,6 +52,14 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], float]] = {
     "cos": (ops.cos, lambda f, t: t.double().cos().float(), 2e-6),
     "floor": (ops.floor, lambda f, t: t.floor(), 0),
     "erf": (ops.erf, lambda f, t: t.erf(), 2e-6),
+    "expm1": (ops.expm1, lambda f, t: t.expm1(), 2e-6),
+    "log1p": (ops.log1p, lambda f, t: t.log1p(), 2e-6),
+    "sinh": (ops.sinh, lambda f, t: t.sinh(), 2e-6),
+    "cosh": (ops.cosh, lambda f, t: t.cosh(), 2e-6),
+    "atan": (ops.atan, lambda f, t: t.atan(), 2e-6),
+    "asin": (ops.asin, lambda f, t: t.asin(), 2e-6),
+    "acos": (ops.acos, lambda f, t: t.acos(), 2e-6),
+    "erfc": (ops.erfc, lambda f, t: t.erfc(), 1e-5),
     "clip": (lambda x: ops.clip(x, -1.0, 3.0), lambda f, t: t.clamp(-1, 3), 0),
     "clip from below": (lambda x: ops.clip(x, low=-1.0), lambda f, t: t.clamp(min=-1), 0),
     "clip from above": (lambda x: ops.clip(x, high=3.0), lambda f, t: t.clamp(max=3), 0),
@@ -206,7 +214,8 @@ def test_every_elementwise_op_is_looked_at() -> None:
               "keyed_dropout", "reshape", "permute", "flip", "expand", "softmax", "log_softmax"}
     tables = {name.split()[0] for name in FUNCTIONS} | others
     one_tensor = {name for name, op in registry.items() if op.__module__.startswith("alpha.ops.") and [
-        a.name for a in op.args] == ["x"] and op.__module__.split(".")[-1] in ("activation", "elementwise")}
+        a.name for a in op.args] == ["x"] and op.__module__.split(".")[-1] in ("activation", "curves",
+                                                                                        "elementwise", "logic")}
     assert one_tensor <= tables, one_tensor - tables
 
 

@@ -204,6 +204,8 @@ def conv_and(*layers):
      r"\nhelp: write Linear\(128, 5, flattened=\(4, 4, 8\)\)"),
     (conv_and(nn.Dropout(), nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(48, 5))), "4.2 reads a flattened map of"
      r" 8 channels and 6 pixels.*\nhelp: write Linear\(48, 5, flattened=\(H, W, 8\)\)"),
+    (conv_and(nn.Mish(), nn.Hardtanh(), nn.PReLU(8), nn.Hardshrink(), nn.Threshold(0.1, 0.0), nn.CELU(), nn.Flatten(),
+              nn.Linear(128, 5)), r"10 reads a flattened map of 8 channels and 16 pixels"),
     (nn.Sequential(nn.ConvTranspose2d(3, 4, 2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 2)), "4 channels and"),
 ])
 def test_a_linear_behind_a_flatten_must_say_what_was_flattened(net, text, tmp_path):
@@ -234,7 +236,8 @@ def test_functions_between_the_layers_hide_nothing():
 @pytest.mark.parametrize("net", [
     conv_and(nn.Flatten(), nn.Linear(128, 5, flattened=(4, 4, 8))), conv_and(nn.Flatten(), nn.Linear(8, 5)),
     conv_and(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 5)),
-    conv_and(nn.Linear(8, 16), nn.Flatten(), nn.Linear(256, 5)), nn.Sequential(nn.Flatten(), nn.Linear(48, 5)),
+    conv_and(nn.GLU(), nn.Flatten(), nn.Linear(4, 5)), conv_and(nn.Linear(8, 16), nn.Flatten(), nn.Linear(256, 5)),
+    nn.Sequential(nn.Flatten(), nn.Linear(48, 5)),
     conv_and(nn.Flatten(), nn.Linear(128, 5, flattened=(1, 1, 128)))])
 def test_a_linear_elsewhere_need_not(net):
     state = checkpoint.to_torch_state_dict(net)

@@ -84,7 +84,9 @@ def paths(module: Module, prefix: str = "") -> Iterator[tuple[str, Module]]:
 # ---- a Linear behind a flattened map that does not say so ------------------------------------------------------------
 
 _SAME_CHANNELS = (nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.Dropout, nn.Identity, nn.LayerNorm, nn.ELU, nn.GELU,
-                  nn.Hardswish, nn.LeakyReLU, nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.SiLU, nn.Softmax, nn.Softplus, nn.Tanh)
+                  nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.PReLU, nn.ReLU,
+                  nn.ReLU6, nn.SELU, nn.Sigmoid, nn.SiLU, nn.Softmax, nn.Softmax2d, nn.Softplus, nn.Softshrink,
+                  nn.Softsign, nn.Tanh, nn.Tanhshrink, nn.Threshold)
 _SAME_CHANNELS_OPS = (ops.relu, ops.relu6, ops.leaky_relu, ops.elu, ops.gelu, ops.silu, ops.hardswish, ops.sigmoid,
                       ops.tanh, ops.softplus, ops.softmax, ops.dropout, ops.max_pool2d, ops.avg_pool2d,
                       ops.adaptive_avg_pool2d, ops.adaptive_max_pool2d)

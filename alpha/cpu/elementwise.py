@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from contextvars import Context
@@ -16,6 +17,7 @@ from alpha.cpu.memory import empty
 from alpha.cpu.pointwise import bind
 from alpha.ops import elementwise as ops
 from alpha.ops import logic
+from alpha.ops.composed import curves
 
 Array = np.ndarray
 Number = ops.Number
@@ -96,6 +98,11 @@ def _remainder(a: Array | Number, b: Array | Number, out: Array) -> Array:
     return out
 
 
+def _erfc(x: Array, out: Array) -> Array:
+    out[...] = np.vectorize(math.erfc, otypes=[np.float64])(x)
+    return out
+
+
 for _op, _ufunc, _few in ((ops.neg, np.negative, LIGHT), (ops.exp, np.exp, 0), (ops.log, np.log, 0),
                           (ops.sqrt, np.sqrt, LIGHT), (ops.abs, np.absolute, LIGHT), (ops.sign, _sign, 0),
                           (ops.erf, erf, 0)):
@@ -103,6 +110,12 @@ for _op, _ufunc, _few in ((ops.neg, np.negative, LIGHT), (ops.exp, np.exp, 0), (
 
 for _op, _ufunc in ((ops.add, np.add), (ops.sub, np.subtract), (ops.mul, np.multiply), (ops.div, np.true_divide)):
     bind(_op, _binary(_ufunc), LIGHT)
+
+for _op, _ufunc in ((curves.atan, np.arctan), (curves.asin, np.arcsin), (curves.acos, np.arccos),
+                    (curves.erfc, _erfc)):
+    bind(_op, _unary(_ufunc))
+bind(curves.atan2, _binary(np.arctan2))
+bind(curves.hypot, _binary(np.hypot))
 
 for _op, _ufunc in ((logic.floor, _floor), (logic.sin, np.sin), (logic.cos, np.cos)):
     _op.impl("cpu")(_unary(_ufunc))

@@ -14,7 +14,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "start_dim": ("start",), "end_dim": ("end",), "min": ("low",), "max": ("high",), "size": ("shape",),
     "input": ("x", "logits", "log_probs", "p", "a"), "other": ("b",), "exponent": ("b",), "weight": ("w",),
     "condition": ("cond",), "tensors": ("xs",), "tensor": ("x",), "split_size_or_sections": ("size",),
-    "split_size": ("size",), "negative_slope": ("slope",), "end": ("stop",), "fill_value": ("value",),
+    "split_size": ("size",), "negative_slope": ("slope",), "end": ("stop", "b"), "fill_value": ("value",),
+    "value": ("v",), "query": ("q",), "key": ("k",), "input1": ("x1",), "input2": ("x2",),
     "unbiased": ("correction",), "num_classes": ("classes",), "pad": ("widths",), "elementwise_affine": ("affine",),
     "num_workers": ("workers",), "dataset": ("data",), "ddof": ("correction",),
 }
@@ -29,6 +30,7 @@ ADVICE = {
     "batch_sampler": "pass Subset(data, order) and batch_size", "persistent_workers": "leave it out",
     "generator": "alpha.manual_seed(seed) starts all of them", "memory_format": "leave it out: channels are last",
     "layout": "leave it out: all tensors are dense", "worker_init_fn": "transform(x, rng) gets a generator",
+    "enable_gqa": "repeat the heads: k.repeat_interleave(n, 1)",
     "batch_first": "leave it out: the batch is always first",
     "force": "leave it out: numpy() copies from any device",
     "with_kwargs": "leave it out: a hook gets what is passed by position",

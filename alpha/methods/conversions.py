@@ -11,7 +11,7 @@ from alpha.errors import ArgumentError, DTypeError, MissingError, message, shown
 from alpha.inputs.arguments import bound, bound_methods
 from alpha.inputs.dtypes import dtype_name
 from alpha.inputs.ints import as_int
-from alpha.methods import OPS, twins
+from alpha.methods import OPS, spread, twins
 
 if TYPE_CHECKING:
     from alpha.tensor import Tensor
@@ -204,6 +204,23 @@ class Conversions(Casts):
     def zero_(self) -> Tensor:
         """Overwrites all elements with 0; see copy_."""
         return self.fill_(0)
+
+    def new_zeros(self, *shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+        """Returns zeros of a shape, in the dtype and on the device of this tensor unless others are named."""
+        return self.new_full(spread(shape), 0, dtype, device)
+
+    def new_ones(self, *shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+        """Returns ones of a shape; see new_zeros."""
+        return self.new_full(spread(shape), 1, dtype, device)
+
+    def new_full(self, shape: Any, value: Any, dtype: Any = None, device: Any = None) -> Tensor:
+        """Returns a tensor of a shape that is filled with a value; see new_zeros."""
+        return OPS["full"](shape, value, dtype or self.dtype, device or self.device)
+
+    def new_tensor(self, values: Any, dtype: Any = None, device: Any = None) -> Tensor:
+        """Returns a tensor of values, as alpha.tensor does; see new_zeros."""
+        from alpha.tensor import tensor
+        return tensor(values, dtype or self.dtype, device or self.device)
 
     def __round__(self, digits: Any = None) -> Any:
         """Returns the nearest integers; with digits, the nearest multiples of 10^-digits, as a tensor."""

@@ -16,107 +16,90 @@ TENSOR = {
     "clamp_": "write t.copy_(t.clamp(low, high)), under alpha.no_grad()", "detach_": "write t = t.detach()",
     "normal_": "alpha.nn.init.normal_(t, mean, std)", "uniform_": "alpha.nn.init.uniform_(t, low, high)",
     "squeeze_": "write t = t.squeeze(...)", "unsqueeze_": "write t = t.unsqueeze(axis)",
-    "new_zeros": "alpha.zeros(shape, dtype=t.dtype, device=t.device)", "stride": "elements lie in the order of indices",
-    "new_ones": "alpha.ones(shape, dtype=t.dtype, device=t.device)", "masked_fill_": "write t = t.masked_fill(mask, v)",
-    "new_full": "alpha.full(shape, value, dtype=t.dtype, device=t.device)", "scatter_": "write t = t.scatter(...)",
-    "new_tensor": "alpha.tensor(values, dtype=t.dtype, device=t.device)", "storage": "t.array is the backend's array",
+    "stride": "elements lie in the order of indices", "masked_fill_": "write t = t.masked_fill(mask, v)",
+    "scatter_": "write t = t.scatter(...)", "storage": "t.array is the backend's array",
     "scatter_add_": "write t = t.scatter_add(...)", "index_add": "x.scatter_add(axis, index, src)",
     "index_add_": "write t = t.scatter_add(axis, index, src)", "index_fill": "alpha.where(mask, value, x)",
-    "grad_fn": "repr(t) names the op that made t; t.is_leaf says whether one did", "pin_memory": "copies pin by "
-    "themselves", "retain_grad": "t.register_hook(f) is called with the gradient of a tensor that ops made",
-    "is_sparse": "all tensors are dense", "data_ptr": "t.array is the backend's array", "apply_": "write it with ops",
-    "median": "x.sort(axis) and pick the middle", "prod": "x.log().sum().exp() for positive x", "cumprod":
-    "x.log().cumsum(axis).exp() for positive x", "char": "alpha has no int8, it has uint8", "short": "alpha has no "
-    "int16, it has int32", "share_memory_": "tensors are not shared between processes", "fmod": "x % y, whose sign is "
-    "that of y", "roll": "alpha.concat([x[-k:], x[:-k]])", "tensor_split": "x.split(size, axis)", "lerp": "x + (y - x) "
-    "* weight", "addmm": "a + x @ w", "addcmul": "t + value * a * b", "addcdiv": "t + value * a / b", "baddbmm":
-    "a + x @ w", "heaviside": "(x > 0).float()", "nan_to_num": "alpha.where(x.isnan(), 0.0, x)", "sinh": "(x.exp() - "
-    "(-x).exp()) / 2", "cosh": "(x.exp() + (-x).exp()) / 2", "tan": "x.sin() / x.cos()", "log1p": "(1 + x).log()",
-    "expm1": "x.exp() - 1", "as_strided": "slices and reshape", "narrow": "x[start:start + length]", "select":
-    "x[..., index]", "unfold": "slices, or a convolution", "names": "axes have no names", "device_": "t.to(device)",
-    "to_sparse": "all tensors are dense", "put_": _ITSELF, "index_put_": "x[indices] = values, under alpha.no_grad()",
-    "random_": "alpha.randint(low, high, shape)", "bernoulli": "alpha.rand_like(x) < p", "multinomial": "a draw from "
-    "NumPy: np.random.default_rng().choice", "histc": "np.histogram(x.numpy())", "unique": "np.unique(x.numpy())",
-    "quantile": "np.quantile(x.numpy(), q)", "cross": "products of slices", "dist": "(x - y).norm()", "frac":
-    "x - x.trunc()", "clamp_min": "x.clamp(min=low)", "clamp_max": "x.clamp(max=high)", "aminmax": "x.min(axis), "
-    "x.max(axis)", "amax": "x.max(axis)", "amin": "x.min(axis)", "isclose": "(x - y).abs() < tolerance",
-    "count_nonzero": "(x != 0).sum()", "broadcast_to": "x.expand(shape)", "bincount": "alpha.one_hot(x, n).sum(0)",
-    "equal": "alpha.equal(x, y)", "values": "x.max(dim) has the values alone, x.argmax(dim) the indices", "indices":
-    "x.argmax(dim), x.argsort(dim)", "repeat_interleave": "x[..., None].expand(...).reshape(...), along the axis",
-    "is_complex": "there are no complex numbers", "H": "x.mT: there are no complex numbers", "real": "x itself: there "
-    "are no complex numbers", "new": "alpha.zeros(shape, dtype=t.dtype, device=t.device)", "pow_": "write t **= y",
-    "random": "alpha.randint(low, high, shape)", "svd": "np.linalg.svd(x.numpy())", "inverse":
-    "np.linalg.inv(x.numpy())", "det": "np.linalg.det(x.numpy())", "ravel": "x.flatten()", "diff": "x[1:] - x[:-1]",
-    "trace": "(x * alpha.eye(n)).sum()", "diagonal": "x * alpha.eye(n)", "logit": "(x / (1 - x)).log()",
-    "exp2": "2 ** x", "swapdims": "x.swapaxes(a, b)", "take": "x.flatten()[index]", "kthvalue": "x.sort(axis)",
+    "grad_fn": "repr(t) names the op that made t; t.is_leaf says whether one did",
+    "pin_memory": "copies pin by themselves", "retain_grad": "t.register_hook(f) is called with the gradient of a "
+    "tensor that ops made", "is_sparse": "all tensors are dense", "data_ptr": "t.array is the backend's array",
+    "apply_": "write it with ops", "char": "alpha has no int8, it has uint8",
+    "short": "alpha has no int16, it has int32", "share_memory_": "tensors are not shared between processes",
+    "heaviside": "(x > 0).float()", "as_strided": "slices and reshape",
+    "unfold": "slices; of maps, alpha.nn.functional.unfold",
+    "names": "axes have no names", "device_": "t.to(device)", "to_sparse": "all tensors are dense", "put_": _ITSELF,
+    "index_put_": "x[indices] = values, under alpha.no_grad()", "random_": "alpha.randint(low, high, shape)",
+    "bernoulli": "alpha.rand_like(x) < p", "multinomial": "a draw from NumPy: np.random.default_rng().choice",
+    "histc": "np.histogram(x.numpy())", "cross": "products of slices", "dist": "(x - y).norm()",
+    "frac": "x - x.trunc()", "clamp_min": "x.clamp(min=low)", "clamp_max": "x.clamp(max=high)",
+    "aminmax": "x.min(axis), x.max(axis)", "amax": "x.max(axis)", "amin": "x.min(axis)",
+    "values": "x.max(dim) has the values alone, x.argmax(dim) the indices", "indices": "x.argmax(dim), x.argsort(dim)",
+    "is_complex": "there are no complex numbers", "H": "x.mT: there are no complex numbers",
+    "real": "x itself: there are no complex numbers", "new": "alpha.zeros(shape, dtype=t.dtype, device=t.device)",
+    "pow_": "write t **= y", "random": "alpha.randint(low, high, shape)", "svd": "np.linalg.svd(x.numpy())",
+    "inverse": "np.linalg.inv(x.numpy())", "det": "np.linalg.det(x.numpy())", "ravel": "x.flatten()",
+    "swapdims": "x.swapaxes(a, b)", "take": "x.flatten()[index]", "kthvalue": "x.sort(axis)",
     "std_mean": "x.std(axis), x.mean(axis)", "var_mean": "x.var(axis), x.mean(axis)",
     "mode": "np.unique(x.numpy(), return_counts=True)",
-    **dict.fromkeys(("atan", "atan2", "asin", "acos", "asinh", "acosh", "atanh", "searchsorted", "tril_indices"),
+    **{f"arc{name}": f"x.a{name}(...)" for name in ("sin", "cos", "tan", "tan2")},
+    **dict.fromkeys(("asinh", "acosh", "atanh", "searchsorted", "tril_indices"),
                     "NumPy's, of x.numpy(), or an op of your own: docs/add_a_layer.md"),
 }
 
 TOP = {
     "nn.functional": "alpha.nn.functional", "set_default_dtype": "pass dtype=, or use alpha.precision(...)",
-    "set_default_device": "pass device=",
-    "compile": "alpha.capture(step) records a training step; no compiler is needed", "Size": "shapes are tuples",
-    "FloatTensor": "alpha.tensor(values)", "LongTensor": 'alpha.tensor(values, dtype="int64")', "bool": "alpha.bool_",
+    "set_default_device": "pass device=", "compile": "alpha.capture(step) records a training step; no compiler is "
+    "needed", "Size": "shapes are tuples", "FloatTensor": "alpha.tensor(values)",
+    "LongTensor": 'alpha.tensor(values, dtype="int64")', "bool": "alpha.bool_",
     "autocast": 'alpha.precision("bf16") or alpha.precision("fp16")', "amp": 'alpha.precision("fp16") and '
-    "alpha.optim.LossScaler", "utils": "alpha.data.DataLoader and its "
-    "like for utils.data, alpha.recompute for utils.checkpoint, --tensorboard for utils.tensorboard; alpha.checkpoint, "
-    "alpha.summary", "double": "alpha.float64",
+    'alpha.optim.LossScaler', "utils": "alpha.data.DataLoader and its like for utils.data, alpha.recompute for "
+    "utils.checkpoint, --tensorboard for utils.tensorboard; alpha.checkpoint, alpha.summary", "double": "alpha.float64",
     "jit": "there is no compiler to feed; alpha.capture records a step", "long": "alpha.int64", "int": "alpha.int32",
-    "float": "alpha.float32", "half": "alpha.float16", "multiprocessing": "the module of Python", "set_num_threads":
-    "the variable OMP_NUM_THREADS", "get_default_dtype": "float32, always", "is_tensor": "isinstance(x, alpha.Tensor)",
-    "contiguous_format": "leave it out: elements lie in the order of indices", "backends": "alpha.config, and the "
-    "variables of docs/env_vars.md", "autograd": "alpha.grad, alpha.Function, @alpha.op, "
-    "alpha.detect_anomaly", "no_grad_": "alpha.no_grad()", "is_grad_enabled": "alpha.grad_enabled()", "int8":
-    "alpha has uint8, int32 and int64", "int16": "alpha has uint8, int32 and int64", "complex64":
-    "there are no complex numbers",
-    "empty": "alpha.zeros(shape): memory is never left as it was", "normal": "alpha.randn(shape) * std + "
-    "mean", "as_tensor": "alpha.tensor(values), which copies; alpha.from_dlpack(array) shares",
-    "hstack": "alpha.concat(xs, axis=1)", "vstack": "alpha.concat(xs, axis=0)", "concatenate": "alpha.concat(xs, axis)",
-    "kron": "np.kron(x.numpy(), y.numpy())", "set_grad_enabled": "with alpha.no_grad(): or alpha.enable_grad():",
-    "cdist": "((x[:, None] - y[None]) ** 2).sum(-1).sqrt()", "diag": "x * alpha.eye(n)", "linalg": "np.linalg of "
-    "x.numpy(); x.norm(), alpha.einsum", "fft": "np.fft of x.numpy()", "distributed": "there is one "
-    "device to a process",
+    "float": "alpha.float32", "half": "alpha.float16", "multiprocessing": "the module of Python",
+    "set_num_threads": "the variable OMP_NUM_THREADS", "get_default_dtype": "float32, always",
+    "is_tensor": "isinstance(x, alpha.Tensor)", "contiguous_format": "leave it out: elements lie in the order of "
+    "indices", "backends": "alpha.config, and the variables of docs/env_vars.md",
+    "autograd": "alpha.grad, alpha.Function, @alpha.op, alpha.detect_anomaly", "no_grad_": "alpha.no_grad()",
+    "is_grad_enabled": "alpha.grad_enabled()", "int8": "alpha has uint8, int32 and int64",
+    "int16": "alpha has uint8, int32 and int64", "complex64": "there are no complex numbers",
+    "empty": "alpha.zeros(shape): memory is never left as it was", "normal": "alpha.randn(shape) * std + mean",
+    "as_tensor": "alpha.tensor(values), which copies; alpha.from_dlpack(array) shares",
+    "concatenate": "alpha.concat(xs, axis)", "kron": "np.kron(x.numpy(), y.numpy())",
+    "set_grad_enabled": "with alpha.no_grad(): or alpha.enable_grad():",
+    "cdist": "((x[:, None] - y[None]) ** 2).sum(-1).sqrt()", "linalg": "np.linalg of x.numpy(); x.norm(), alpha.einsum",
+    "fft": "np.fft of x.numpy()", "distributed": "there is one device to a process",
     "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": "the variable OMP_NUM_THREADS",
-    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "operators: x == y, x != y, x < y, ..."),
-    "log_softmax": "alpha.nn.functional.log_softmax(x, dim), x.log_softmax(dim)", "inf": 'float("inf")', "nan":
-    'float("nan")', "pi": "math.pi", "swapaxes": "x.swapaxes(a, b)", "add": "x + y", "sub": "x - y", "mul": "x * y",
-    "div": "x / y", "set_printoptions": "np.set_printoptions, for x.numpy()", "logspace":
-    "10 ** alpha.linspace(a, b, n)",
-    "numel": "x.numel()", "channels_last": "leave it out: channels are always last", "dtype": 'dtypes are strings: '
-    '"float32"', "finfo": "np.finfo(x.dtype)", "iinfo": "np.iinfo(x.dtype)", "version": "alpha.__version__; python -m "
-    "alpha shows those of the driver and the compilers", "use_deterministic_algorithms": "leave it out: results are "
-    "always the same", "set_float32_matmul_precision": 'alpha.precision("tf32")', "strided": "all tensors are dense",
+    "log_softmax": "alpha.nn.functional.log_softmax(x, dim), x.log_softmax(dim)", "inf": 'float("inf")',
+    "nan": 'float("nan")', "pi": "math.pi", "swapaxes": "x.swapaxes(a, b)", "add": "x + y", "sub": "x - y",
+    "mul": "x * y", "div": "x / y", "set_printoptions": "np.set_printoptions, for x.numpy()",
+    "logspace": "10 ** alpha.linspace(a, b, n)", "numel": "x.numel()", "channels_last": "leave it out: channels are "
+    "always last", "dtype": 'dtypes are strings: "float32"', "finfo": "np.finfo(x.dtype)", "iinfo": "np.iinfo(x.dtype)",
+    "version": "alpha.__version__; python -m alpha shows those of the driver and the compilers",
+    "use_deterministic_algorithms": "leave it out: results are always the same",
+    "set_float32_matmul_precision": 'alpha.precision("tf32")', "strided": "all tensors are dense",
     "hub": "models.create", "vmap": "ops take any number of leading axes",
-    "meshgrid": "alpha.arange(n).reshape(-1, 1).expand(n, m)", "random_split":
-    "alpha.data.random_split", "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
+    "meshgrid": "alpha.arange(n).reshape(-1, 1).expand(n, m)", "random_split": "alpha.data.random_split",
+    "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"),
+                    "operators: x == y, x != y, x < y, ..."),
 }
 
 NN = {
+    **dict.fromkeys(("TransformerDecoder", "TransformerDecoderLayer"), "write it with MultiheadAttention, Linear and "
+                    "LayerNorm, as nn.TransformerEncoderLayer is"),
     "Conv3d": "there are maps of one and two axes: Conv1d, Conv2d", "BatchNorm3d": "BatchNorm2d takes any axes",
     "SyncBatchNorm": "BatchNorm2d; there is one device", "DataParallel": "there is one device to a process",
     "LSTM": "write the cell as a Module, with Linear", "GRU": "write the cell as a Module, with Linear",
-    "RNN": "write the cell as a Module, with Linear", "MultiheadAttention": "write it with Linear, matmul and softmax",
-    "Transformer": "write it with Linear, LayerNorm, matmul and softmax", "Swish": "nn.SiLU", "Unflatten":
-    "nn.Lambda(lambda x: x.reshape(...))", "utils": "alpha.optim.clip_grad_norm, alpha.optim.clip_grad_value",
-    "TripletMarginLoss": "write it with ops: relu(d_near - d_far + margin).mean()", "CTCLoss": "there is none",
-    "Fold": "there is none", "Unfold": "slices, or a convolution", "Bilinear": "write it with matmul",
-    "modules": "alpha.nn itself", "parallel": "there is one device to a process", "AdaptiveLogSoftmaxWithLoss":
-    "CrossEntropyLoss", "SELU": "nn.Lambda(lambda x: 1.0507 * F.elu(x, 1.6733))", "CELU": "nn.ELU", "Softmax2d":
-    "nn.Softmax(dim=-1): channels are last", "CosineSimilarity": "(F.normalize(x) * F.normalize(y)).sum(-1)",
-    "PairwiseDistance": "(x - y).norm(2, -1)", "MarginRankingLoss": "F.relu(margin - target * (x - y)).mean()",
-    "Hardtanh": "nn.Lambda(lambda x: x.clamp(-1, 1))", "MSE": "nn.MSELoss", "BCE": "nn.BCELoss",
-    "FractionalMaxPool2d": "MaxPool2d",
+    "RNN": "write the cell as a Module, with Linear", "Transformer": "TransformerEncoder; a decoder is "
+    "MultiheadAttention, Linear and LayerNorm", "Swish": "nn.SiLU",
+    "utils": "alpha.optim.clip_grad_norm, alpha.optim.clip_grad_value",
+    "CTCLoss": "there is none", "Bilinear": "write it with matmul", "modules": "alpha.nn itself",
+    "parallel": "there is one device to a process", "AdaptiveLogSoftmaxWithLoss": "CrossEntropyLoss",
+    "MSE": "nn.MSELoss", "BCE": "nn.BCELoss", "FractionalMaxPool2d": "MaxPool2d",
 }
 
 FUNCTIONAL = {
-    "hardtanh": "x.clamp(-1, 1)", "layer_norm": "alpha.ops.layer_norm(x, weight, bias)", "batch_norm":
-    "alpha.ops.batch_norm(x, weight, bias, mean, var)", "group_norm": "alpha.ops.group_norm(x, weight, bias, groups=n)",
-    "cosine_similarity": "(F.normalize(x) * F.normalize(y)).sum(-1)", "unfold": "slices, or a convolution",
-    "scaled_dot_product_attention": "F.softmax(q @ k.mT * scale, -1) @ v", "grid_sample": "x[:, rows, columns]",
-    "selu": "1.0507 * F.elu(x, 1.6733)", "celu": "F.elu(x, alpha)", "pairwise_distance": "(x - y).norm(2, -1)",
+    "grid_sample": "x[:, rows, columns]",
 }
 
 CUDA = {

@@ -5,9 +5,12 @@ import sys
 from alpha.methods import twins
 from alpha.nn import functional, init
 from alpha.nn.activation import (
+    CELU,
     ELU,
     GELU,
     GLU,
+    SELU,
+    Hardshrink,
     Hardsigmoid,
     Hardswish,
     Hardtanh,
@@ -21,12 +24,31 @@ from alpha.nn.activation import (
     Sigmoid,
     SiLU,
     Softmax,
+    Softmax2d,
+    Softmin,
     Softplus,
+    Softshrink,
+    Softsign,
     Tanh,
+    Tanhshrink,
+    Threshold,
 )
+from alpha.nn.attention import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
 from alpha.nn.coconv import CoConv2d
 from alpha.nn.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from alpha.nn.conv import Conv2d, ConvTranspose2d
+from alpha.nn.distance import (
+    CosineEmbeddingLoss,
+    CosineSimilarity,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
+    MarginRankingLoss,
+    MultiMarginLoss,
+    PairwiseDistance,
+    PoissonNLLLoss,
+    SoftMarginLoss,
+    TripletMarginLoss,
+)
 from alpha.nn.dropout import Dropout, Dropout1d, Dropout2d
 from alpha.nn.function import Lambda
 from alpha.nn.image import (
@@ -34,15 +56,17 @@ from alpha.nn.image import (
     CircularPad2d,
     ConstantPad2d,
     Embedding,
+    Fold,
     LocalResponseNorm,
     PixelShuffle,
     PixelUnshuffle,
     ReflectionPad2d,
     ReplicationPad2d,
+    Unfold,
     Upsample,
     ZeroPad2d,
 )
-from alpha.nn.linear import Flatten, Identity, Linear
+from alpha.nn.linear import Flatten, Identity, Linear, Unflatten
 from alpha.nn.lines import AdaptiveAvgPool1d, AdaptiveMaxPool1d, AvgPool1d, Conv1d, MaxPool1d
 from alpha.nn.loss import (
     BCELoss,
@@ -56,14 +80,16 @@ from alpha.nn.loss import (
     SmoothL1Loss,
 )
 from alpha.nn.module import Module, Parameter
-from alpha.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm2d, LayerNorm
+from alpha.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm2d, LayerNorm, RMSNorm
 from alpha.nn.pool import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, MaxPool2d, MaxUnpool2d
 from alpha.nn.summary import Summary, summary
 
 __all__ = [
+    "CELU",
     "ELU",
     "GELU",
     "GLU",
+    "SELU",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
     "AdaptiveMaxPool1d",
@@ -81,16 +107,22 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "ConvTranspose2d",
+    "CosineEmbeddingLoss",
+    "CosineSimilarity",
     "CrossEntropyLoss",
     "Dropout",
     "Dropout1d",
     "Dropout2d",
     "Embedding",
     "Flatten",
+    "Fold",
+    "GaussianNLLLoss",
     "GroupNorm",
+    "Hardshrink",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
+    "HingeEmbeddingLoss",
     "HuberLoss",
     "Identity",
     "InstanceNorm2d",
@@ -104,6 +136,7 @@ __all__ = [
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
+    "MarginRankingLoss",
     "MaxPool1d",
     "MaxPool2d",
     "MaxUnpool2d",
@@ -111,13 +144,18 @@ __all__ = [
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiMarginLoss",
+    "MultiheadAttention",
     "NLLLoss",
     "PReLU",
+    "PairwiseDistance",
     "Parameter",
     "ParameterDict",
     "ParameterList",
     "PixelShuffle",
     "PixelUnshuffle",
+    "PoissonNLLLoss",
+    "RMSNorm",
     "ReLU",
     "ReLU6",
     "ReflectionPad2d",
@@ -126,10 +164,22 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "SmoothL1Loss",
+    "SoftMarginLoss",
     "Softmax",
+    "Softmax2d",
+    "Softmin",
     "Softplus",
+    "Softshrink",
+    "Softsign",
     "Summary",
     "Tanh",
+    "Tanhshrink",
+    "Threshold",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
+    "TripletMarginLoss",
+    "Unflatten",
+    "Unfold",
     "Upsample",
     "ZeroPad2d",
     "functional",

@@ -6,12 +6,10 @@ from functools import partial
 
 from alpha import ops
 from alpha.errors import ShapeError, message
-from alpha.graph import grad_enabled
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Approximation, Axis, Count, Finite
+from alpha.inputs.kinds import Approximation, Axis, Count, Finite, NonNegative, Positive
 from alpha.nn.function import Lambda
 from alpha.nn.module import Module, Parameter
-from alpha.ops.reduce import normal_axis
 from alpha.tensor import Tensor
 
 
@@ -135,6 +133,23 @@ class LogSoftmax(Softmax):
         return ops.log_softmax(x, self.axis)
 
 
+class Softmin(Softmax):
+    """y = softmax(-x) along an axis.  Shape: any."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.softmin(x, self.axis)
+
+
+class Softmax2d(Module):
+    """y = softmax over the channels of each pixel.  Shape: (N, H, W, C) or (H, W, C), channels last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(x, Tensor) and x.ndim not in (3, 4):
+            raise ShapeError(message("Softmax2d", f"x has {x.ndim} axes, 3 or 4 are needed (N H W C)", "use nn.Softmax",
+                                     x=x.shape))
+        return ops.softmax(x, -1)
+
+
 class PReLU(Module):
     """y = x where x > 0, else weight * x: a slope that is trained, one for all channels or one for each.
 
@@ -150,7 +165,7 @@ class PReLU(Module):
         self.weight = Parameter(ops.full((num_parameters,), init))
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.where(ops.gt(x, 0), x, x * self.weight.astype(x.dtype))
+        return ops.prelu(x, self.weight)
 
     def extra_repr(self) -> str:
         return f"num_parameters={self.weight.numel()}"
@@ -164,10 +179,7 @@ class Hardtanh(Module):
         self.min_val, self.max_val = min_val, max_val
 
     def forward(self, x: Tensor) -> Tensor:
-        if not grad_enabled():
-            return ops.clip(x, self.min_val, self.max_val)      # the same numbers; its gradient is g at the limits
-        inside = ops.where(ops.ge(x, self.max_val), self.max_val, x)
-        return ops.where(ops.le(x, self.min_val), self.min_val, inside)
+        return ops.hardtanh(x, self.min_val, self.max_val)
 
     def extra_repr(self) -> str:
         return f"min_val={self.min_val}, max_val={self.max_val}"
@@ -177,21 +189,88 @@ class Hardsigmoid(_Inplace):
     """y = min(max(x + 3, 0), 6) / 6.  Shape: any."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.relu6(ops.add(x, 3.0)) / 6.0
+        return ops.hardsigmoid(x)
 
 
 class Mish(_Inplace):
     """y = x * tanh(log(1 + e^x)).  Shape: any."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.mul(x, ops.tanh(ops.softplus(x)))
+        return ops.mish(x)
+
+
+class SELU(_Inplace):
+    """y = 1.0507 * elu(x, 1.6733).  Shape: any."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.selu(x)
+
+
+class CELU(ELU):
+    """y = x where x > 0, else alpha * (e^(x / alpha) - 1), alpha above 0.  Shape: any."""
+
+    @checked
+    def __init__(self, alpha: Positive = 1.0, inplace: bool = False) -> None:
+        super().__init__(alpha)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.celu(x, self.alpha)
 
 
 class LogSigmoid(Module):
     """y = log(sigmoid(x)), without overflow.  Shape: any."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return -ops.softplus(ops.neg(x))
+        return ops.logsigmoid(x)
+
+
+class Softsign(Module):
+    """y = x / (1 + |x|).  Shape: any."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.softsign(x)
+
+
+class Tanhshrink(Module):
+    """y = x - tanh(x).  Shape: any."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.tanhshrink(x)
+
+
+class Softshrink(Module):
+    """y = 0 where |x| <= lambd, else x moved by lambd towards 0.  Shape: any."""
+
+    @checked
+    def __init__(self, lambd: NonNegative = 0.5) -> None:
+        self.lambd = lambd
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.softshrink(x, self.lambd)
+
+    def extra_repr(self) -> str:
+        return f"lambd={self.lambd}"
+
+
+class Hardshrink(Softshrink):
+    """y = 0 where |x| <= lambd, else x.  Shape: any."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.hardshrink(x, self.lambd)
+
+
+class Threshold(Module):
+    """y = x where x > threshold, else value.  Shape: any."""
+
+    @checked
+    def __init__(self, threshold: Finite, value: Finite, inplace: bool = False) -> None:
+        self.threshold, self.value = threshold, value
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.threshold(x, self.threshold, self.value)
+
+    def extra_repr(self) -> str:
+        return f"threshold={self.threshold}, value={self.value}"
 
 
 class GLU(Module):
@@ -201,14 +280,8 @@ class GLU(Module):
     def __init__(self, axis: Axis = -1) -> None:
         self.axis = axis
 
-    @checked
     def forward(self, x: Tensor) -> Tensor:
-        n = x.shape[normal_axis(self.axis, x.ndim, "GLU")]
-        if n % 2:
-            raise ShapeError(message("GLU", f"axis {self.axis} has {n} elements, an even number is needed",
-                                     "pass two halves", x=x.shape))
-        a, b = ops.split(x, [n // 2, n // 2], self.axis)
-        return a * ops.sigmoid(b)
+        return ops.glu(x, self.axis)
 
 
 def fuse_relu(layer: Module, owner: type[Module], following: Module) -> partial[Tensor] | None:

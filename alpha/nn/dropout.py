@@ -5,6 +5,7 @@ from __future__ import annotations
 from alpha import ops
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Share
+from alpha.nn.functional import dropout2d
 from alpha.nn.module import Module
 from alpha.tensor import Tensor
 
@@ -37,12 +38,8 @@ class Dropout2d(Dropout):
     Shape: x (N, ..., C), channels last -> y of the same shape.
     """
 
-    @checked
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0 or x.ndim < 2:
-            return x if x.ndim > 1 else ops.dropout(x, self.p, training=self.training)
-        ones = ops.ones((x.shape[0], *[1] * (x.ndim - 2), x.shape[-1]), x.dtype, x.device)
-        return x * ops.dropout(ones, self.p)
+        return dropout2d(x, self.p, self.training)
 
 
 class Dropout1d(Dropout2d):

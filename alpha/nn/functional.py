@@ -3,64 +3,111 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from math import prod
 from typing import Any
 
+from alpha import ops
+from alpha.errors import ShapeError, message
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Approximation, Channels, ConvPadding, Padding, Pair, Share
+from alpha.inputs.kinds import (
+    Approximation,
+    Channels,
+    ConvPadding,
+    Finite,
+    LinePadding,
+    Padding,
+    Pair,
+    Positive,
+    ShapeLike,
+    Share,
+    Size,
+)
 from alpha.methods import twins
 from alpha.ops import (
     adaptive_avg_pool2d,
     adaptive_max_pool2d,
     avg_pool_windows,
     conv2d_bias_act,
+    cosine_embedding_loss,
+    cosine_similarity,
     cross_entropy,
-    elu,
+    fold,
+    gaussian_nll_loss,
+    glu,
+    gumbel_softmax,
+    hardshrink,
+    hinge_embedding_loss,
     huber_loss,
     interpolate,
     kl_div,
     l1_loss,
-    leaky_relu,
     linear,
     local_response_norm,
     log_softmax,
+    logsigmoid,
+    margin_ranking_loss,
     max_pool_windows,
     max_unpool2d,
     mse_loss,
+    multi_margin_loss,
     nll_loss,
     one_hot,
+    ones,
     pad,
+    pairwise_distance,
     pixel_shuffle,
     pixel_unshuffle,
+    poisson_nll_loss,
+    prelu,
+    scaled_dot_product_attention,
     sigmoid,
     smooth_l1_loss,
+    soft_margin_loss,
     softmax,
+    softmin,
     softplus,
+    softshrink,
+    softsign,
     tanh,
+    tanhshrink,
+    triplet_margin_loss,
+    unfold,
 )
 from alpha.ops import avg_pool2d as _avg_pool2d
+from alpha.ops import batch_norm as _batch_norm
 from alpha.ops import bce_loss as binary_cross_entropy
 from alpha.ops import bce_with_logits_loss as binary_cross_entropy_with_logits
+from alpha.ops import celu as _celu
 from alpha.ops import conv_transpose2d as _conv_transpose2d
 from alpha.ops import dropout as _dropout
+from alpha.ops import elu as _elu
 from alpha.ops import embedding as _embedding
 from alpha.ops import gelu as _gelu
 from alpha.ops import gelu_tanh as _gelu_tanh
-from alpha.ops import hardswish as _hardswish
+from alpha.ops import group_norm as _group_norm
+from alpha.ops import hardtanh as _hardtanh
+from alpha.ops import layer_norm as _layer_norm
+from alpha.ops import leaky_relu as _leaky_relu
 from alpha.ops import max_pool2d as _max_pool2d
-from alpha.ops import relu as _relu
-from alpha.ops import relu6 as _relu6
-from alpha.ops import silu as _silu
+from alpha.ops import rms_norm as _rms_norm
+from alpha.ops import threshold as _threshold
 from alpha.ops import vector_norm as _vector_norm
 from alpha.ops.conv import named_padding
 from alpha.tensor import Tensor
 
 __all__ = [
-    "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "conv2d", "conv_transpose2d", "cross_entropy", "dropout", "elu", "embedding",
-    "gelu", "hardswish", "huber_loss", "interpolate", "kl_div", "l1_loss", "leaky_relu", "linear",
-    "local_response_norm", "log_softmax", "max_pool2d", "max_unpool2d", "mse_loss", "nll_loss", "normalize", "one_hot",
-    "pad", "pixel_shuffle", "pixel_unshuffle", "relu", "relu6", "sigmoid", "silu", "smooth_l1_loss", "softmax",
-    "softplus", "tanh",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d", "avg_pool1d",
+    "avg_pool2d", "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "conv1d",
+    "conv2d", "conv_transpose2d", "cosine_embedding_loss", "cosine_similarity", "cross_entropy", "dropout",
+    "dropout1d", "dropout2d", "elu", "embedding", "fold", "gaussian_nll_loss", "gelu", "glu", "group_norm",
+    "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hinge_embedding_loss", "huber_loss",
+    "instance_norm", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "local_response_norm",
+    "log_softmax", "logsigmoid", "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_unpool2d", "mish",
+    "mse_loss", "multi_margin_loss", "nll_loss", "normalize", "one_hot", "pad", "pairwise_distance", "pixel_shuffle",
+    "pixel_unshuffle", "poisson_nll_loss", "prelu", "relu", "relu6", "rms_norm", "scaled_dot_product_attention",
+    "selu", "sigmoid", "silu", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink",
+    "softsign", "tanh", "tanhshrink", "threshold", "triplet_margin_loss", "unfold",
 ]
 
 
@@ -90,28 +137,17 @@ def conv_transpose2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stri
     return y if bias is None else y + bias
 
 
-@checked
-def relu(x: Tensor, inplace: bool = False) -> Tensor:
-    """y = max(x, 0).  inplace is taken; x stays as it is, here and below.  See alpha.ops.relu."""
-    return _relu(x)
+def _with_inplace(function: Any) -> Callable[..., Tensor]:
+    """Returns an activation that takes PyTorch's `inplace` too, and has no use for it: x stays as it is."""
+    def call(x: Tensor, inplace: bool = False) -> Tensor:
+        return function(x)
+    call.__name__ = call.__qualname__ = function.__name__
+    call.__doc__ = function.__doc__
+    return checked(call)
 
 
-@checked
-def relu6(x: Tensor, inplace: bool = False) -> Tensor:
-    """y = min(max(x, 0), 6).  See alpha.ops.relu6."""
-    return _relu6(x)
-
-
-@checked
-def silu(x: Tensor, inplace: bool = False) -> Tensor:
-    """y = x * sigmoid(x).  See alpha.ops.silu."""
-    return _silu(x)
-
-
-@checked
-def hardswish(x: Tensor, inplace: bool = False) -> Tensor:
-    """y = x * relu6(x + 3) / 6.  See alpha.ops.hardswish."""
-    return _hardswish(x)
+relu, relu6, silu, hardswish, hardsigmoid, mish, selu = map(_with_inplace, (
+    ops.relu, ops.relu6, ops.silu, ops.hardswish, ops.hardsigmoid, ops.mish, ops.selu))
 
 
 @checked
@@ -155,6 +191,171 @@ def avg_pool2d(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding
 def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Tensor:
     """y = x / max(norm of x along an axis, eps).  See alpha.norm."""
     return x / _vector_norm(x, p, axis, True).clip(eps, None)
+
+
+@checked
+def dropout1d(x: Tensor, p: Share = 0.5, training: bool = True) -> Tensor:
+    """y = x / (1 - p), or 0 for whole channels of a sample with probability p.  See alpha.nn.Dropout2d."""
+    if not training or p == 0 or x.ndim < 2:
+        return _dropout(x, p, training=training)
+    return x * _dropout(ones((x.shape[0], *[1] * (x.ndim - 2), x.shape[-1]), x.dtype, x.device), p)
+
+
+dropout2d = dropout1d
+
+
+# ---- norms: arguments in PyTorch's order -----------------------------------------------------------------------------
+
+
+@checked
+def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
+               weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
+               momentum: Share = 0.1, eps: Positive = 1e-5) -> Tensor:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias of each channel, the last axis.  See alpha.ops.batch_norm."""
+    return _batch_norm(x, weight, bias, running_mean, running_var, training=training, momentum=momentum, eps=eps)
+
+
+def _whole(where: str, x: Tensor, normalized_shape: Any) -> int:
+    """Returns how many axes are normalised.  Raises ShapeError unless the last ones of x have these sizes."""
+    sizes = tuple(normalized_shape)
+    if not sizes or x.shape[-len(sizes):] != sizes:
+        raise ShapeError(message(where, f"x has shape {x.shape}, normalized_shape is {sizes}",
+                                 "pass the sizes of the last axes of x"))
+    return len(sizes)
+
+
+@checked
+def layer_norm(x: Tensor, normalized_shape: ShapeLike, weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: Positive = 1e-5) -> Tensor:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axes.  See alpha.ops.layer_norm."""
+    return _layer_norm(x, weight, bias, normalized_ndim=_whole("layer_norm", x, normalized_shape), eps=eps)
+
+
+@checked
+def rms_norm(x: Tensor, normalized_shape: ShapeLike, weight: Tensor | None = None, eps: Positive | None = None
+             ) -> Tensor:
+    """y = x / sqrt(mean of x^2 + eps) * weight over the last axes.  See alpha.ops.rms_norm."""
+    return _rms_norm(x, weight, normalized_ndim=_whole("rms_norm", x, normalized_shape), eps=eps)
+
+
+@checked
+def group_norm(x: Tensor, num_groups: Channels, weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: Positive = 1e-5) -> Tensor:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias over pixels and groups of channels.  See alpha.ops.group_norm.
+    """
+    return _group_norm(x, weight, bias, groups=num_groups, eps=eps)
+
+
+@checked
+def instance_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
+                  weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
+                  momentum: Share = 0.1, eps: Positive = 1e-5) -> Tensor:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias over the pixels of each channel of each sample.
+
+    Args:
+        x: shape (N, ..., C), channels last, of at least two pixels; float.
+        running_mean, running_var: shape (C,); what use_input_stats=False takes the place of the pixels with.
+        momentum: taken and not needed: with use_input_stats running statistics are refused.
+    Raises:
+        ShapeError: x has one pixel, or running statistics are given with use_input_stats, or not given without.
+    """
+    if not use_input_stats:
+        return batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+    if running_mean is not None or running_var is not None:
+        raise ShapeError(message("instance_norm", "running statistics are given, which do not move here",
+                                 "leave them out, or pass use_input_stats=False", x=x.shape))
+    if x.ndim < 3 or prod(x.shape[1:-1]) == 1:
+        raise ShapeError(message("instance_norm", f"x of shape {x.shape} has 1 pixel in a sample, so y would be 0",
+                                 "pass maps (N, H, W, C) of at least 2 pixels"))
+    return _group_norm(x, weight, bias, groups=x.shape[-1], eps=eps)
+
+
+# ---- along lines: x (N, L, C), each the function of maps of one row --------------------------------------------------
+
+
+def _row(where: str, x: Tensor) -> Tensor:
+    if x.ndim != 3:
+        raise ShapeError(message(where, f"x has {x.ndim} axes, 3 are needed (N L C)",
+                                 "reshape x; PyTorch's (N, C, L) is x.transpose(1, 2)", x=x.shape))
+    return x.reshape(x.shape[0], 1, *x.shape[1:])
+
+
+def _line(y: Tensor) -> Tensor:
+    return y.reshape(y.shape[0], *y.shape[2:])
+
+
+@checked
+def conv1d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Channels = 1, padding: LinePadding = 0,
+           dilation: Channels = 1, groups: Channels = 1) -> Tensor:
+    """y = conv1d(x, weight) + bias: x (N, L, C), weight (OC, F, C / groups).  See conv2d."""
+    if weight.ndim != 3:
+        raise ShapeError(message("conv1d", f"weight has {weight.ndim} axes, 3 are needed (OC F IC)",
+                                 "PyTorch's (OC, IC, F) is weight.transpose(1, 2)", weight=weight.shape))
+    row = weight.reshape(weight.shape[0], 1, *weight.shape[1:])
+    sides = padding if isinstance(padding, str) else (0, padding)
+    return _line(conv2d(_row("conv1d", x), row, bias, (1, stride), sides, (1, dilation), groups))
+
+
+@checked
+def max_pool1d(x: Tensor, kernel_size: Channels, stride: Channels | None = None, padding: Size = 0,
+               dilation: Channels = 1, ceil_mode: bool = False, return_indices: bool = False) -> Any:
+    """Largest element of each window of a line, and with return_indices where it was.  See alpha.nn.MaxPool1d."""
+    y = max_pool2d(_row("max_pool1d", x), (1, kernel_size), None if stride is None else (1, stride), (0, padding),
+                   (1, dilation), ceil_mode, return_indices)
+    return (_line(y[0]), _line(y[1])) if return_indices else _line(y)
+
+
+@checked
+def avg_pool1d(x: Tensor, kernel_size: Channels, stride: Channels | None = None, padding: Size = 0,
+               ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
+    """Mean of each window of a line.  See alpha.nn.AvgPool1d."""
+    return _line(avg_pool2d(_row("avg_pool1d", x), (1, kernel_size), None if stride is None else (1, stride),
+                            (0, padding), ceil_mode, count_include_pad))
+
+
+@checked
+def adaptive_avg_pool1d(x: Tensor, output_size: Channels) -> Tensor:
+    """Mean of output_size windows that cover a line evenly."""
+    return _line(adaptive_avg_pool2d(_row("adaptive_avg_pool1d", x), (1, output_size)))
+
+
+@checked
+def adaptive_max_pool1d(x: Tensor, output_size: Channels) -> Tensor:
+    """Largest element of output_size windows that cover a line evenly."""
+    return _line(adaptive_max_pool2d(_row("adaptive_max_pool1d", x), (1, output_size)))
+
+
+# ---- with numbers, and `inplace`, which is taken: x stays as it is ---------------------------------------------------
+
+
+@checked
+def hardtanh(x: Tensor, min_val: Finite = -1.0, max_val: Finite = 1.0, inplace: bool = False) -> Tensor:
+    """y = x limited to [min_val, max_val].  See alpha.ops.hardtanh."""
+    return _hardtanh(x, min_val, max_val)
+
+
+@checked
+def celu(x: Tensor, alpha: Positive = 1.0, inplace: bool = False) -> Tensor:
+    """y = x where x > 0, else alpha * (e^(x / alpha) - 1).  See alpha.ops.celu."""
+    return _celu(x, alpha)
+
+
+@checked
+def threshold(x: Tensor, threshold: Finite, value: Finite, inplace: bool = False) -> Tensor:
+    """y = x where x > threshold, else value.  See alpha.ops.threshold."""
+    return _threshold(x, threshold, value)
+
+
+@checked
+def elu(x: Tensor, alpha: Finite = 1.0, inplace: bool = False) -> Tensor:
+    """y = x where x > 0, else alpha * (e^x - 1).  See alpha.ops.elu."""
+    return _elu(x, alpha)
+
+
+@checked
+def leaky_relu(x: Tensor, slope: Finite = 0.01, inplace: bool = False) -> Tensor:
+    """y = x where x > 0, else slope * x.  See alpha.ops.leaky_relu."""
+    return _leaky_relu(x, slope)
 
 
 def __getattr__(name: str) -> object:

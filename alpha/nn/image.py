@@ -7,9 +7,10 @@ from typing import Any
 from alpha import ops
 from alpha.errors import ShapeError, message, shown
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Channels, Count, Finite, Number, Pair, ResizeMode, Scales, Sides
+from alpha.inputs.kinds import Channels, Count, Finite, Number, Padding, Pair, ResizeMode, Scales, Sides
 from alpha.nn import init
 from alpha.nn.module import Module, Parameter
+from alpha.ops.conv import as_pair
 from alpha.tensor import Tensor
 
 
@@ -148,6 +149,48 @@ class ZeroPad2d(ReflectionPad2d):
     """A border of zeros.  Args and shape: as ReflectionPad2d; Conv2d(padding=...) does not store them."""
 
     mode = "constant"
+
+
+class Unfold(Module):
+    """Windows of a map as rows.
+
+    Args:
+        kernel_size, dilation, padding, stride: int, or pair (height, width).
+    Shape: x (N, H, W, C) -> y (N, OH * OW, FH * FW * C): see alpha.ops.unfold.
+    """
+
+    @checked
+    def __init__(self, kernel_size: Pair, dilation: Pair = 1, padding: Padding = 0, stride: Pair = 1) -> None:
+        self.window = (as_pair(kernel_size), as_pair(dilation), as_pair(padding), as_pair(stride))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.unfold(x, *self.window)
+
+    def extra_repr(self) -> str:
+        return ", ".join([f"{name}={n}" for name, n in zip(("kernel_size", "dilation", "padding", "stride"),
+                                                           self.window)])
+
+
+class Fold(Unfold):
+    """Rows as sums of windows: the gradient of Unfold.
+
+    Args:
+        output_size: (H, W) of y, or an int for both.
+        kernel_size, dilation, padding, stride: see Unfold.
+    Shape: x (N, OH * OW, FH * FW * C) -> y (N, H, W, C): see alpha.ops.fold.
+    """
+
+    @checked
+    def __init__(self, output_size: Pair, kernel_size: Pair, dilation: Pair = 1, padding: Padding = 0, stride: Pair = 1
+                 ) -> None:
+        super().__init__(kernel_size, dilation, padding, stride)
+        self.output_size = as_pair(output_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.fold(x, self.output_size, *self.window)
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}, {super().extra_repr()}"
 
 
 class Embedding(Module):

@@ -1,14 +1,15 @@
-"""Linear, Flatten and Identity."""
+"""Linear, Flatten, Unflatten and Identity."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 from alpha import ops
 from alpha.errors import ConfigError, message
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Axis, Count, Map
+from alpha.inputs.kinds import Axis, Count, Map, NewShape
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
@@ -70,6 +71,23 @@ class Flatten(Module):
 
     def extra_repr(self) -> str:
         return f"start={self.start}"
+
+
+class Unflatten(Module):
+    """Makes several axes of one; one size may be -1.
+
+    Shape: (N, H * W * C) -> (N, H, W, C) with Unflatten(1, (H, W, C)).
+    """
+
+    @checked
+    def __init__(self, axis: Axis, unflattened_size: NewShape) -> None:
+        self.axis, self.unflattened_size = axis, cast("tuple[int, ...]", unflattened_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.unflatten(x, self.axis, self.unflattened_size)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}, unflattened_size={self.unflattened_size}"
 
 
 class Identity(Module):

@@ -12,7 +12,7 @@ from alpha.nn.module import Module
 from alpha.tensor import Tensor
 
 
-class _Loss(Module):
+class Loss(Module):
     """What all losses share: the reduction."""
 
     @checked
@@ -23,7 +23,7 @@ class _Loss(Module):
         return f"reduction={self.reduction!r}"
 
 
-class CrossEntropyLoss(_Loss):
+class CrossEntropyLoss(Loss):
     """Cross entropy of softmax(logits) and a target.
 
     Args:
@@ -48,7 +48,7 @@ class CrossEntropyLoss(_Loss):
                                  label_smoothing=self.label_smoothing, reduction=self.reduction)
 
 
-class NLLLoss(_Loss):
+class NLLLoss(Loss):
     """Negative log-likelihood.
 
     Args:
@@ -69,7 +69,7 @@ class NLLLoss(_Loss):
         return ops.nll_loss(log_probs, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
 
 
-class HuberLoss(_Loss):
+class HuberLoss(Loss):
     """d^2 / 2 where d = |x - target| < delta, else delta * (d - delta / 2).
 
     Args:
@@ -106,21 +106,21 @@ class KLDivLoss(Module):
         return f"reduction={self.reduction!r}"
 
 
-class MSELoss(_Loss):
+class MSELoss(Loss):
     """(x - target)^2.  Shape: x and target alike -> (), or theirs with "none"."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.mse_loss(x, target, reduction=self.reduction)
 
 
-class L1Loss(_Loss):
+class L1Loss(Loss):
     """|x - target|.  Shape: x and target alike -> (), or theirs with "none"."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.l1_loss(x, target, reduction=self.reduction)
 
 
-class SmoothL1Loss(_Loss):
+class SmoothL1Loss(Loss):
     """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2.
 
     Args:
@@ -137,14 +137,14 @@ class SmoothL1Loss(_Loss):
         return ops.smooth_l1_loss(x, target, beta=self.beta, reduction=self.reduction)
 
 
-class BCELoss(_Loss):
+class BCELoss(Loss):
     """Binary cross entropy of probabilities.  Shape: p and target alike -> (), or theirs with "none"."""
 
     def forward(self, p: Tensor, target: Tensor) -> Tensor:
         return ops.bce_loss(p, target, reduction=self.reduction)
 
 
-class BCEWithLogitsLoss(_Loss):
+class BCEWithLogitsLoss(Loss):
     """Binary cross entropy of sigmoid(logits), without overflow.
 
     Args:

@@ -89,6 +89,7 @@ class LayerNorm(Module):
         normalized_shape: sizes of those axes; an int for one axis.
         eps: added to the variance.
         affine: whether there are weight and bias.
+        bias: whether there is a bias, too.
     Shape: x (..., *normalized_shape) -> y of the same shape.
     Parameters: weight, bias of shape normalized_shape; they start as 1 and 0.
     Raises:
@@ -97,14 +98,18 @@ class LayerNorm(Module):
     """
 
     @checked
-    def __init__(self, normalized_shape: ShapeLike, eps: Positive = 1e-5, affine: bool = True) -> None:
+    def __init__(self, normalized_shape: ShapeLike, eps: Positive = 1e-5, affine: bool = True, bias: bool = True
+                 ) -> None:
+        self.eps = eps
+        self._set_weight(normalized_shape, affine)
+        self.bias = Parameter(ops.zeros(self.normalized_shape)) if affine and bias else None
+
+    def _set_weight(self, normalized_shape: ShapeLike, affine: bool) -> None:
         self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         if not all(self.normalized_shape) or not self.normalized_shape:
-            raise ConfigError(message("LayerNorm", f"normalized_shape={normalized_shape}: there must be at least one "
-                                      "size, and each be at least 1", "pass the sizes of the last axes of x"))
-        self.eps = eps
+            raise ConfigError(message(type(self).__name__, f"normalized_shape={normalized_shape}: there must be at "
+                                      "least one size, and each be at least 1", "pass the sizes of the last axes of x"))
         self.weight = Parameter(ops.ones(self.normalized_shape)) if affine else None
-        self.bias = Parameter(ops.zeros(self.normalized_shape)) if affine else None
         if len(self.normalized_shape) == 3:     # a map: (H, W, C) here, (C, H, W) in PyTorch
             self.torch_channels_first = ("weight", "bias")
 
@@ -115,6 +120,32 @@ class LayerNorm(Module):
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}"
+
+
+class RMSNorm(LayerNorm):
+    """Each sample by the root of its mean square over the last axes.
+
+    Args:
+        normalized_shape: sizes of those axes; an int for one axis.
+        eps: added to the mean; None: the distance of 1 to the next float32.
+        affine: whether there is a weight.
+    Shape: x (..., *normalized_shape) -> y of the same shape.
+    Parameters: weight of shape normalized_shape; it starts as 1.
+    Raises:
+        ConfigError: a size is below 1, or eps is not above 0.
+    Source: Zhang and Sennrich, arXiv 1910.07467.
+    """
+
+    @checked
+    def __init__(self, normalized_shape: ShapeLike, eps: Positive | None = None, affine: bool = True) -> None:
+        self.eps = eps      # type: ignore[assignment]
+        self._set_weight(normalized_shape, affine)
+        self.bias = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            _refuse_other_sizes(self, x, *self.normalized_shape)
+        return ops.rms_norm(x, self.weight, normalized_ndim=len(self.normalized_shape), eps=self.eps)
 
 
 class GroupNorm(Module):

@@ -69,7 +69,7 @@ def _common_shape(where: str, **values: Tensor | Number) -> Shape:
 
 def unary(name: str, doc: str, vjp: Vjp, saves: str = "", dtypes: str = "float", equation: str | None = None) -> Op:
     """Makes the op y = f(x), elementwise, from its equation (default: function of its name; "": none) and its vjp."""
-    return op(type(name, (), dict(__doc__=doc, __module__=__name__, args="x", saves=saves, dtypes=dtypes,
+    return op(type(name, (), dict(__doc__=doc, __module__=vjp.__module__, args="x", saves=saves, dtypes=dtypes,
                                   equation=f"{name}(x)" if equation is None else equation or None,
                                   shape=lambda x: x.shape, vjp_x=vjp)))
 
@@ -186,10 +186,10 @@ def to_device(x: Tensor, device: str) -> Tensor:
 
 
 def binary(name: str, doc: str, vjp_a: Vjp | None, vjp_b: Vjp | None, saves: str = "", dtypes: str = "number",
-           result: str | None = None, equation: str | None = None) -> Op:
+           result: str | None = None, equation: str | None = None, module: str = __name__) -> Op:
     """Makes the op y = f(a, b) with broadcasting.  The gradients may have y's shape: they are summed back.
 
-    `result` is the dtype of y where it is not that of the operands.
+    `result` is the dtype of y where it is not that of the operands; `module` is where the op is found by its name.
     """
     def shape(a, b):
         if isinstance(a, Tensor) and isinstance(b, Tensor):
@@ -200,7 +200,7 @@ def binary(name: str, doc: str, vjp_a: Vjp | None, vjp_b: Vjp | None, saves: str
             y_shape = _common_shape(name, a=a, b=b)
         return Spec(y_shape, result) if result else y_shape
 
-    body: dict[str, Any] = dict(__doc__=doc, __module__=__name__, args="a b", saves=saves, dtypes=dtypes, scalars=True,
+    body: dict[str, Any] = dict(__doc__=doc, __module__=module, args="a b", saves=saves, dtypes=dtypes, scalars=True,
                                 follows=True, shape=shape, equation=equation)
     if vjp_a and vjp_b:
         body["vjp_a"] = lambda g, s: unbroadcast(vjp_a(g, s), s.a_shape)

@@ -1,7 +1,8 @@
-"""Along an axis: gather, scatter, sort, topk, cumsum, one_hot."""
+"""Along an axis: gather, scatter, sort, topk, cumsum, cumprod, one_hot."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from alpha.inputs.kinds import Axis, Number, Size
 from alpha.op import Spec, op
 from alpha.ops.checks import on_host
 from alpha.ops.create import ones_like, zeros
-from alpha.ops.elementwise import cast, lt, where
+from alpha.ops.elementwise import add, cast, lt, mul, where
 from alpha.ops.loss import label_mask
 from alpha.ops.pool import pool_gather, pool_scatter
 from alpha.ops.reduce import Shape, accumulation_dtype, normal_axis
@@ -357,14 +358,25 @@ def cumsum(x: Tensor, axis: Axis) -> Tensor:
     In log2(length) passes of additions, so that sums of many terms keep their digits; 16 bits are added in float32.
     Raises ShapeError if the axis does not exist.
     """
+    return _scanned("cumsum", x, axis, add, 0)
+
+
+@checked
+def cumprod(x: Tensor, axis: Axis) -> Tensor:
+    """y[k] = x[0] * ... * x[k] along an axis; int64 for integers and bool.  As cumsum; the gradient is right at zeros.
+    """
+    return _scanned("cumprod", x, axis, mul, 1)
+
+
+def _scanned(where_: str, x: Tensor, axis: int, combine: Callable[[Tensor, Tensor], Tensor], neutral: int) -> Tensor:
     if x.ndim == 0:
         return x
-    axis, dtype = normal_axis(axis, x.ndim, "cumsum"), x.dtype
+    axis, dtype = normal_axis(axis, x.ndim, where_), x.dtype
     n, step = x.shape[axis], 1
     y = x.astype(accumulation_dtype(dtype) if dtype in FLOAT_DTYPES else "int64")
     result = dtype if dtype in FLOAT_DTYPES else "int64"
     while step < n:
         kept = slice_axes(y, [(0, m - step if k == axis else m, 1) for k, m in enumerate(x.shape)])
-        y = y + pad(kept, [(step if k == axis else 0, 0) for k in range(x.ndim)])
+        y = combine(y, pad(kept, [(step if k == axis else 0, 0) for k in range(x.ndim)], neutral))
         step *= 2
     return y.astype(result)

@@ -39,10 +39,10 @@ from alpha.tensor import Tensor
 floor = unary("floor", "y = the largest integer that is not above x; the gradient is 0.", lambda g, s: zeros_like(g),
               dtypes="number", equation="")
 floor_divide = binary("floor_divide", "y = floor(a / b), exactly: that of the true quotient; no gradient.  Integers: 0 "
-                      "where b is 0.", None, None)
+                      "where b is 0.", None, None, module=__name__)
 remainder = binary("remainder", "y = a - floor(a / b) * b, exactly, with the sign of b, as Python's %.  Integers: a "
                    "where b is 0.  The gradient of b is -g * floor(a / b).", lambda g, s: g,
-                   lambda g, s: g * -floor_divide(s.a, s.b), saves="a b")
+                   lambda g, s: g * -floor_divide(s.a, s.b), saves="a b", module=__name__)
 sin = unary("sin", "y = sin(x), x in radians.", lambda g, s: g * cos(s.x), saves="x", equation="")
 cos = unary("cos", "y = cos(x), x in radians.", lambda g, s: g * -sin(s.x), saves="x", equation="")
 
@@ -130,15 +130,23 @@ def masked_fill(x: Tensor, mask: Tensor, value: Number) -> Tensor:
 
 
 @checked
-def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
-    """Returns whether |a - b| <= atol + rtol * |b| everywhere; NaN equals NaN only where equal_nan says so."""
+def isclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """y = whether |a - b| <= atol + rtol * |b|, or both are the same infinity; bool.  They broadcast.
+
+    Args:
+        equal_nan: whether two NaNs are close.
+    """
     a, b = a.detach(), b.detach()
     if a.dtype not in FLOAT_DTYPES:
         a, b = a.astype("float32"), b.astype("float32")
-    near = logical_or(abs(a - b) <= abs(b) * rtol + atol, eq(a, b))
-    if equal_nan:
-        near = logical_or(near, logical_and(isnan(a), isnan(b)))
-    return bool(all(near))
+    near = logical_or(logical_and(abs(a - b) <= abs(b) * rtol + atol, isfinite(b)), eq(a, b))
+    return logical_or(near, logical_and(isnan(a), isnan(b))) if equal_nan else near
+
+
+@checked
+def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Returns whether |a - b| <= atol + rtol * |b| everywhere; NaN equals NaN only where equal_nan says so."""
+    return bool(all(isclose(a, b, rtol, atol, equal_nan)))
 
 
 @checked

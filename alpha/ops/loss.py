@@ -21,11 +21,11 @@ IGNORED = -100          # the label that counts for nothing unless another is na
 NO_LABEL = -MAX_SIZE    # stands for ignore_index=None in ops
 
 
-def _reduce(y: Tensor, reduction: str) -> Tensor:
+def reduced(y: Tensor, reduction: str) -> Tensor:
     return y.mean() if reduction == "mean" else y.sum() if reduction == "sum" else y
 
 
-def _to_sum_dtype(x: Tensor) -> Tensor:
+def to_sum_dtype(x: Tensor) -> Tensor:
     """Returns x in the dtype that losses of it are computed in: float32 where x has 16 bits."""
     return x.astype(accumulation_dtype(x.dtype))
 
@@ -33,10 +33,10 @@ def _to_sum_dtype(x: Tensor) -> Tensor:
 def _checked_pair(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Checks the arguments of a loss of numbers, and returns x and target as the loss is computed with them."""
     check_target(name, x, target)
-    return _to_sum_dtype(x), _to_sum_dtype(target)
+    return to_sum_dtype(x), to_sum_dtype(target)
 
 
-def _check_labels(name: str, x: Tensor, target: Tensor) -> None:
+def check_labels(name: str, x: Tensor, target: Tensor) -> None:
     if x.ndim != 2 or target.shape != x.shape[:1]:
         raise ShapeError(message(name, f"the input has shape {x.shape}, the labels {target.shape}",
                                  "pass an input of shape (N, C) and labels of shape (N,)"))
@@ -86,7 +86,7 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, 
             gradient of its row are NaN instead.
         ConfigError: label_smoothing or reduction is out of range.
     """
-    logits = _to_sum_dtype(logits)
+    logits = to_sum_dtype(logits)
     if target.ndim == 1 or not target.is_floating_point:
         ignored = NO_LABEL if ignore_index is None else ignore_index
         if weight is None and logits.ndim <= 2:
@@ -98,9 +98,9 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, 
     logs = log_softmax(logits, -1)
     if weight is not None:
         _check_class_weight("cross_entropy", weight, logits)
-        logs = logs * _to_sum_dtype(weight)
-    q = _to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[-1])
-    return _reduce(-(q * logs).sum(-1), reduction)
+        logs = logs * to_sum_dtype(weight)
+    q = to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[-1])
+    return reduced(-(q * logs).sum(-1), reduction)
 
 
 def _check_class_weight(where: str, weight: Tensor, logits: Tensor) -> None:
@@ -130,13 +130,13 @@ def weighted_cross_entropy(where: str, logits: Tensor, target: Tensor, weight: T
     labels = labels if keep is None else where_(keep, labels, 0)
     if weight is not None:
         _check_class_weight(where, weight, logits)
-    scale = None if weight is None else take(_to_sum_dtype(weight), labels)
+    scale = None if weight is None else take(to_sum_dtype(weight), labels)
     if log_probs or smoothing:
         logs = rows if log_probs else log_softmax(rows, 1)
         chosen = where_(label_mask(labels, classes=rows.shape[1], where=where), logs, 0.0)
         loss = -chosen.sum(1) if scale is None else -chosen.sum(1) * scale
         if smoothing and weight is not None:
-            spread = -(logs * _to_sum_dtype(weight)).sum(1) / rows.shape[1]
+            spread = -(logs * to_sum_dtype(weight)).sum(1) / rows.shape[1]
             loss = loss * (1 - smoothing) + spread * smoothing
     else:
         loss = label_cross_entropy(rows, labels, label_smoothing=smoothing, reduction="none") * scale
@@ -164,7 +164,7 @@ class label_cross_entropy:
 
     def shape(logits, target, *, label_smoothing: Share = 0.0, reduction: Reduction = "mean",
               ignore_index: int = IGNORED):
-        _check_labels("cross_entropy", logits, target)
+        check_labels("cross_entropy", logits, target)
         rows, wide = target.shape, accumulation_dtype(logits.dtype)
         return [rows if reduction == "none" else (), Spec((3, *rows), wide), Spec((), wide)]
 
@@ -197,7 +197,7 @@ class cross_entropy_grad:
 
     def shape(g, logits, target, stats, count, *, label_smoothing: Share, reduction: Reduction,
               ignore_index: int = IGNORED):
-        _check_labels("cross_entropy_grad", logits, target)
+        check_labels("cross_entropy_grad", logits, target)
         rows, wide = target.shape, accumulation_dtype(logits.dtype)
         if (stats.shape != (3, *rows) or g.shape != (rows if reduction == "none" else ()) or count.shape
                 or stats.dtype != wide or count.dtype != wide):
@@ -243,8 +243,8 @@ def nll_loss(log_probs: Tensor, target: Tensor, weight: Tensor | None = None, *,
         ShapeError, DTypeError, DataError, ConfigError: as cross_entropy.
     """
     if log_probs.ndim <= 2:
-        _check_labels("nll_loss", log_probs, target)
-    return weighted_cross_entropy("nll_loss", _to_sum_dtype(log_probs), target, weight,
+        check_labels("nll_loss", log_probs, target)
+    return weighted_cross_entropy("nll_loss", to_sum_dtype(log_probs), target, weight,
                                   NO_LABEL if ignore_index is None else ignore_index, 0.0, reduction, log_probs=True)
 
 
@@ -256,14 +256,14 @@ def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Ten
     """(x - target)^2.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
     x, target = _checked_pair("mse_loss", x, target)
     d = x - target
-    return _reduce(d * d, reduction)
+    return reduced(d * d, reduction)
 
 
 @checked
 def l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """|x - target|; the gradient at NaN is 0.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
     x, target = _checked_pair("l1_loss", x, target)
-    return _reduce((x - target).abs(), reduction)
+    return reduced((x - target).abs(), reduction)
 
 
 @checked
@@ -281,9 +281,9 @@ def smooth_l1_loss(x: Tensor, target: Tensor, *, beta: NonNegative = 1.0, reduct
     x, target = _checked_pair("smooth_l1_loss", x, target)
     d = x - target
     if beta == 0:
-        return _reduce(d.abs(), reduction)
+        return reduced(d.abs(), reduction)
     near = d.clip(-beta, beta)
-    return _reduce((near / beta) * (d - near * 0.5), reduction)
+    return reduced((near / beta) * (d - near * 0.5), reduction)
 
 
 @checked
@@ -322,7 +322,7 @@ def kl_div(log_probs: Tensor, target: Tensor, *, log_target: bool = False, reduc
         loss = where_(some, target * (logs - log_probs), target * -log_probs * 0.0)
     if reduction == "batchmean":
         return loss.sum() / max(1, log_probs.shape[0] if log_probs.ndim else 1)
-    return _reduce(loss, reduction)
+    return reduced(loss, reduction)
 
 
 @checked
@@ -340,7 +340,7 @@ def bce_loss(p: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Ten
         ConfigError: the reduction is unknown.
     """
     p, target = _checked_pair("bce_loss", p, target)
-    return _reduce(binary_cross_entropy(p, target), reduction)
+    return reduced(binary_cross_entropy(p, target), reduction)
 
 
 def _clipped_logs(p: Tensor) -> tuple[Tensor, Tensor]:
@@ -387,8 +387,8 @@ def bce_with_logits_loss(x: Tensor, target: Tensor, pos_weight: Tensor | None = 
     positive = target
     if pos_weight is not None:
         _check_weight(pos_weight.shape, x.shape)
-        positive = _to_sum_dtype(pos_weight) * target
-    return _reduce((1.0 - target) * softplus(x) + positive * softplus(-x), reduction)
+        positive = to_sum_dtype(pos_weight) * target
+    return reduced((1.0 - target) * softplus(x) + positive * softplus(-x), reduction)
 
 
 def _check_weight(weight: Shape, shape: Shape) -> None:

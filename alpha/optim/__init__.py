@@ -8,6 +8,7 @@ from alpha.optim.adam import Adam, Adamax, AdaMod, AdamW, RAdam
 from alpha.optim.clip import clip_grad_norm, clip_grad_norm_, clip_grad_value, clip_grad_value_
 from alpha.optim.composed import LAMB, Adadelta, Adagrad, Composed, Lion, Lookahead, NAdam
 from alpha.optim.ema import ExponentialMovingAverage
+from alpha.optim.muon import Muon
 from alpha.optim.optimizer import Optimizer
 from alpha.optim.plateau import ReduceLROnPlateau
 from alpha.optim.rmsprop import RMSprop
@@ -28,6 +29,7 @@ __all__ = [
     "Lion",
     "Lookahead",
     "LossScaler",
+    "Muon",
     "NAdam",
     "Optimizer",
     "RAdam",

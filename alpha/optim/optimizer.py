@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -114,6 +115,29 @@ class Optimizer:
             raise ConfigError(message(self._name, f"{name} is a setting of its groups of parameters",
                                       f'write for group in optimizer.param_groups: group["{name}"] = ...'))
         object.__setattr__(self, name, value)
+
+    # ---- copies and pickles ------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_kinds", "_recorded")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _kinds=kinds_of(type(self).__init__))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
+        made = memo[id(self)] = type(self).__new__(type(self))
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """For pickle.  Raises CheckpointError where a schedule is a function that pickle cannot find by its name."""
+        for k, group in enumerate(self.param_groups):
+            if "<" in getattr(group["lr"], "__qualname__", ""):
+                raise CheckpointError(message(
+                    "pickle", f"lr of group {k} of {self._name} is {shown(group['lr'])}, which has no name of its own",
+                    "save optimizer.state_dict() and load it into an optimizer that is made anew; or use "
+                    "alpha.optim.schedule, or a function of a module"))
+        return super().__reduce_ex__(protocol)
 
     # ---- what a subclass defines -------------------------------------------------------------------------------------
 

@@ -8,33 +8,62 @@ one. It has no state, so a resumed run needs the step alone::
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any, ParamSpec
 
 from alpha.errors import ConfigError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, NonNegative, Positive, Share, Size, Sizes
 from alpha.methods import twins
 
+P = ParamSpec("P")
 Schedule = Callable[[int], float]
 
 
-@checked
+class _Made:
+    """A schedule that pickle keeps as the call that made it."""
+
+    __slots__ = ("args", "builder", "f", "named")
+
+    def __init__(self, f: Schedule, builder: Callable[..., Schedule], args: tuple[Any, ...], named: dict[str, Any]
+                 ) -> None:
+        self.f, self.builder, self.args, self.named = f, builder, args, named
+
+    def __call__(self, *args: Any, **named: Any) -> float:
+        return self.f(*args, **named)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(self.builder, **self.named), self.args
+
+
+def _remembered(build: Callable[P, Schedule]) -> Callable[P, Schedule]:
+    """Makes a function that builds a schedule look at its arguments, and the schedule know them."""
+    looks = checked(build)
+
+    @functools.wraps(looks)
+    def builder(*args: P.args, **named: P.kwargs) -> Schedule:
+        return _Made(looks(*args, **named), builder, args, named)
+    return builder
+
+
+@_remembered
 def constant(lr: Positive) -> Schedule:
     """lr(t) = lr."""
     return _of_step(lambda t: lr)
 
 
-@checked
+@_remembered
 def step(lr: Positive, step_size: Count, gamma: Positive = 0.1) -> Schedule:
     """lr(t) = lr * gamma^floor(t / step_size)."""
     return _of_step(lambda t: lr * _power(gamma, t // step_size))
 
 
-@checked
+@_remembered
 def multistep(lr: Positive, milestones: Sizes, gamma: Positive = 0.1) -> Schedule:
     """lr(t) = lr * gamma^(number of milestones <= t).  Raises ConfigError unless the milestones rise."""
     if any(a >= b for a, b in pairwise(milestones)):
@@ -42,13 +71,13 @@ def multistep(lr: Positive, milestones: Sizes, gamma: Positive = 0.1) -> Schedul
     return _of_step(lambda t: lr * _power(gamma, bisect_right(milestones, t)))
 
 
-@checked
+@_remembered
 def exponential(lr: Positive, gamma: Positive) -> Schedule:
     """lr(t) = lr * gamma^t."""
     return _of_step(lambda t: lr * _power(gamma, t))
 
 
-@checked
+@_remembered
 def cosine(lr: Positive, total_steps: Count, warmup_steps: Size = 0, final_lr: NonNegative = 0.0) -> Schedule:
     """Half a cosine from lr down to final_lr, after a linear rise.
 
@@ -68,7 +97,7 @@ def cosine(lr: Positive, total_steps: Count, warmup_steps: Size = 0, final_lr: N
     return _of_step(lr_at)
 
 
-@checked
+@_remembered
 def one_cycle(max_lr: Positive, total_steps: Count, pct_start: Share = 0.3, div_factor: Positive = 25.0,
               final_div_factor: Positive = 1e4) -> Schedule:
     """Half a cosine up from max_lr / div_factor to max_lr, and one down to max_lr / (div_factor * final_div_factor).
@@ -92,7 +121,7 @@ def one_cycle(max_lr: Positive, total_steps: Count, pct_start: Share = 0.3, div_
     return _of_step(lr_at)
 
 
-@checked
+@_remembered
 def triangular(base_lr: Positive, max_lr: Positive, step_size: Count) -> Schedule:
     """Straight up from base_lr to max_lr in step_size steps, straight down in as many, and again.
 
@@ -106,13 +135,13 @@ def triangular(base_lr: Positive, max_lr: Positive, step_size: Count) -> Schedul
     return _of_step(lr_at)
 
 
-@checked
+@_remembered
 def linear(lr: Positive, total_steps: Count, final_lr: NonNegative = 0.0, warmup_steps: Size = 0) -> Schedule:
     """Straight from lr down, or up, to final_lr at total_steps, after a linear rise.  See cosine."""
     return polynomial(lr, total_steps, 1.0, final_lr, warmup_steps)
 
 
-@checked
+@_remembered
 def polynomial(lr: Positive, total_steps: Count, power: Positive = 1.0, final_lr: NonNegative = 0.0,
                warmup_steps: Size = 0) -> Schedule:
     """lr(t) = final_lr + (lr - final_lr) * (1 - (t - W) / (T - W))^power, after a linear rise.
@@ -131,7 +160,7 @@ def polynomial(lr: Positive, total_steps: Count, power: Positive = 1.0, final_lr
     return _of_step(lr_at)
 
 
-@checked
+@_remembered
 def warm_restarts(lr: Positive, first: Count, factor: Count = 1, final_lr: NonNegative = 0.0) -> Schedule:
     """Half a cosine from lr down to final_lr in `first` steps, and again, each time `factor` times as long.
 

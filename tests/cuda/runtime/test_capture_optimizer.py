@@ -100,6 +100,17 @@ def test_the_bits_are_those_of_the_step_by_itself(name: str) -> None:
         compared(maker(name))
 
 
+def test_muon_has_the_same_bits_recorded() -> None:
+    def make(groups: list[dict[str, Any]], lr: Any) -> optim.Optimizer:
+        for group in groups:
+            group["params"] = [(name, p) for name, p in group["params"] if p.requires_grad_(p.ndim > 1).requires_grad]
+        return optim.Muon(groups, lr=lr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compared(make)
+
+
 @pytest.mark.parametrize("name", ["momentum", "AdamW", "Lion"])
 def test_a_step_that_overflows_is_skipped(name: str) -> None:
     def overflow(run: Run, k: int) -> None:
