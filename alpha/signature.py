@@ -83,8 +83,23 @@ class Signature:
         shown_attrs = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in attrs]
         self.usage = f"{self.name}({', '.join(tensors + shown_attrs)})"
 
-    def bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """Returns one value per arg, and the canonical attributes.  Raises AlphaError."""
+        bound = args if len(args) == len(self.args) and not self.variadic else self._bind_args(args, attrs)
+        for name, preset in self.presets:
+            attrs[name] = preset(attrs.get(name))
+        for value in attrs.values():
+            if value.__class__ is tuple and not _is_of_ints(value):  # (1, 2) would be found for (True, 2)
+                return bound, self.canonical(**attrs)
+        try:
+            return bound, self._known(**attrs)
+        except TypeError as error:  # a list, say, which cannot be looked up
+            if isinstance(error, AlphaError):
+                raise
+        return bound, self.canonical(**attrs)
+
+    def _bind_args(self, args: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:
+        """Returns one value per arg, and takes what is given by name, or behind the args, out of or into `attrs`."""
         bound = list(args[:len(self.args)])
         if len(args) > len(self.args):
             for name, value in zip(self.attr_names, args[len(self.args):]):
@@ -107,17 +122,7 @@ class Signature:
             for k, arg in enumerate(self.args):
                 if arg.many:
                     bound[k] = self._tensor_list(arg, bound[k])
-        for name, preset in self.presets:
-            attrs[name] = preset(attrs.get(name))
-        for value in attrs.values():
-            if value.__class__ is tuple and not _is_of_ints(value):  # (1, 2) would be found for (True, 2)
-                return bound, self.canonical(**attrs)
-        try:
-            return bound, self._known(**attrs)
-        except TypeError as error:  # a list, say, which cannot be looked up
-            if isinstance(error, AlphaError):
-                raise
-        return bound, self.canonical(**attrs)
+        return bound
 
     def canonical(self, /, **attrs: Any) -> dict[str, Any]:
         """Returns the canonical form of attributes, and of the defaults of those that are not given."""

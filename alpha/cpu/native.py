@@ -132,7 +132,10 @@ def usable(*arrays: Array | None) -> bool:
     """Tells whether the kernels are there and all arrays given are C-contiguous float32."""
     if library() is None:
         return False
-    return all(a is None or (a.dtype == _FLOAT32 and a.flags.c_contiguous) for a in arrays)
+    for a in arrays:
+        if a is not None and (a.dtype != _FLOAT32 or not a.flags.c_contiguous):
+            return False
+    return True
 
 
 def _load() -> ctypes.CDLL:
