@@ -50,6 +50,7 @@ class Signature:
         follows: whether float32 may stand beside the 16 bits of the precision mode, which the result then has.
         arity: number of arguments of a call that needs no `bind`; -1: each does.
         presets: attribute -> function that makes of what was given (None: nothing) what the settings in force say.
+        any_strides: whether implementations take arrays that are not contiguous, on the CPU.
         usage: how a call is written, for messages.
     """
 
@@ -63,6 +64,7 @@ class Signature:
         self.dtypes: str = body.get("dtypes", "float")
         self.scalars: bool = body.get("scalars", False)
         self.follows: bool = body.get("follows", bool(body.get("equation")))
+        self.any_strides = bool(body.get("equation")) and cls.__module__.startswith("alpha.")
         self.presets: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(body.get("presets", {}).items())
         self.shape: Callable[..., Any] = body["shape"]
         self.canon: Callable[..., dict[str, Any]] | None = body.get("canon")
@@ -165,11 +167,12 @@ class Signature:
             return self._check_each(args)
         device, dtype = first.device, first.dtype
         wanted = first._requires_grad
-        arrays, needs = [first.array], [wanted]
+        any_strides = self.any_strides
+        arrays, needs = [first.spread if any_strides and first.spread is not None else first.array], [wanted]
         for value in args[1:]:
             if not isinstance(value, Tensor) or value.device != device or value.dtype != dtype:
                 return self._check_each(args)
-            arrays.append(value.array)
+            arrays.append(value.spread if any_strides and value.spread is not None else value.array)
             needs.append(need := value._requires_grad)
             wanted |= need
         if dtype != "float32":
@@ -187,7 +190,7 @@ class Signature:
             tensors: Sequence[Tensor]
             if isinstance(value, Tensor):
                 tensors = (value,)
-                arrays.append(value.array)
+                arrays.append(value.spread if self.any_strides and value.spread is not None else value.array)
             elif arg.many:
                 tensors = value
                 arrays.append([t.array for t in value])

@@ -146,9 +146,26 @@ def bind(op: Op, oracle: Callable[..., Array], few: int = 0,
         if native.library() is None:
             return oracle(*operands, **attrs)
         for x, kind in zip(operands, kinds):
-            if x.__class__ is ndarray and ((x.dtype is not kind and x.dtype != kind) or not x.flags.c_contiguous):
+            if x.__class__ is ndarray and x.dtype is not kind and x.dtype != kind:
                 return oracle(*operands, **attrs)
+        for x in operands:
+            if x.__class__ is ndarray and not x.flags.c_contiguous:
+                operands = _few(operands)
+                shapes = [x.shape if x.__class__ is ndarray else None for x in operands]
+                break
         return _launch(op, tuple(shapes), operands, numbers(**attrs) if numbers else attrs)
+
+
+def _few(operands: Sequence[Any]) -> list[Any]:
+    """Returns operands that are contiguous: of one that repeats its elements, those alone, unless all would."""
+    arrays = [x for x in operands if x.__class__ is ndarray]
+    whole = np.broadcast_shapes(*[x.shape for x in arrays])
+    found = [np.asarray(x[tuple([slice(None if step else 1) for step in x.strides])], order="C")
+             if x.__class__ is ndarray else x for x in operands]
+    if np.broadcast_shapes(*[x.shape for x in found if x.__class__ is ndarray]) != whole:
+        k = next(k for k, x in enumerate(operands) if x.__class__ is ndarray and x.shape == whole)
+        found[k] = np.asarray(operands[k], order="C")
+    return found
 
 
 @cache
