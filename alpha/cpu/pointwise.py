@@ -190,10 +190,16 @@ def compiled(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Array:
     return _launch(op, tuple([x.shape if x.__class__ is ndarray else None for x in operands]), operands, attrs)
 
 
-def _launch(op: Op, shapes: tuple[Shape | None, ...], operands: Sequence[Any], attrs: dict[str, Any]) -> Array:
+def computed_into(y: Array, op: Op, *operands: Array) -> None:
+    """As compiled, into y: an array of its shape, which may be one of the operands."""
+    _launch(op, tuple([x.shape for x in operands]), operands, {}, y)
+
+
+def _launch(op: Op, shapes: tuple[Shape | None, ...], operands: Sequence[Any], attrs: dict[str, Any],
+            into: Array | None = None) -> Array:
     kernel, masks, result, names, numbers, missing = _ready(op)
     shape, _, plan = _plan(op.name, shapes, masks, result.itemsize)
-    y = empty(shape, result)
+    y = empty(shape, result) if into is None else into
     given = numbers(*[attrs[name] for name in names]) if names else None
     if None in shapes:
         floats = [None if x.__class__ is ndarray else _number(x) for x in operands]
