@@ -5,8 +5,9 @@
 // Zeros:   fprop and dgrad walk classes of pixels with one common tap list (conv.cpp), wgrad the exact output range of
 //          each tap; no padded or inserted zero is read.
 // Tile:    where the pixels of a class follow one another in a row, strips of up to STRIP vectors of outputs, a line of
-//          the cache of each pixel: a row of taps stays in registers, and so does an input while all its taps read it. Else TILE_PIXELS pixels x 2 vectors
-//          share the weights of a tap. An output adds its taps in the same order in both. Filters of more taps: rows.cpp.
+//          the cache of each pixel: a row of taps stays in registers, and so does an input while all its taps read
+//          it. Else TILE_PIXELS pixels x 2 vectors share the weights of a tap. An output adds its taps in the same
+//          order in both. Filters of more taps: rows.cpp.
 //          wgrad: all taps of a row of the filter at a time, which share dy; parts of the rows follow from the shape,
 //          and are added in order.
 #include <array>
