@@ -50,6 +50,7 @@ class Signature:
         follows: whether float32 may stand beside the 16 bits of the precision mode, which the result then has.
         arity: number of arguments of a call that needs no `bind`; -1: each does.
         presets: attribute -> function that makes of what was given (None: nothing) what the settings in force say.
+        any_strides: whether implementations take arrays that are not contiguous, on the CPU.
         usage: how a call is written, for messages.
     """
 
@@ -63,6 +64,7 @@ class Signature:
         self.dtypes: str = body.get("dtypes", "float")
         self.scalars: bool = body.get("scalars", False)
         self.follows: bool = body.get("follows", bool(body.get("equation")))
+        self.any_strides = bool(body.get("equation")) and cls.__module__.startswith("alpha.")
         self.presets: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(body.get("presets", {}).items())
         self.shape: Callable[..., Any] = body["shape"]
         self.canon: Callable[..., dict[str, Any]] | None = body.get("canon")
@@ -83,8 +85,23 @@ class Signature:
         shown_attrs = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in attrs]
         self.usage = f"{self.name}({', '.join(tensors + shown_attrs)})"
 
-    def bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """Returns one value per arg, and the canonical attributes.  Raises AlphaError."""
+        bound = args if len(args) == len(self.args) and not self.variadic else self._bind_args(args, attrs)
+        for name, preset in self.presets:
+            attrs[name] = preset(attrs.get(name))
+        for value in attrs.values():
+            if value.__class__ is tuple and not _is_of_ints(value):  # (1, 2) would be found for (True, 2)
+                return bound, self.canonical(**attrs)
+        try:
+            return bound, self._known(**attrs)
+        except TypeError as error:  # a list, say, which cannot be looked up
+            if isinstance(error, AlphaError):
+                raise
+        return bound, self.canonical(**attrs)
+
+    def _bind_args(self, args: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:
+        """Returns one value per arg, and takes what is given by name, or behind the args, out of or into `attrs`."""
         bound = list(args[:len(self.args)])
         if len(args) > len(self.args):
             for name, value in zip(self.attr_names, args[len(self.args):]):
@@ -107,17 +124,7 @@ class Signature:
             for k, arg in enumerate(self.args):
                 if arg.many:
                     bound[k] = self._tensor_list(arg, bound[k])
-        for name, preset in self.presets:
-            attrs[name] = preset(attrs.get(name))
-        for value in attrs.values():
-            if value.__class__ is tuple and not _is_of_ints(value):  # (1, 2) would be found for (True, 2)
-                return bound, self.canonical(**attrs)
-        try:
-            return bound, self._known(**attrs)
-        except TypeError as error:  # a list, say, which cannot be looked up
-            if isinstance(error, AlphaError):
-                raise
-        return bound, self.canonical(**attrs)
+        return bound
 
     def canonical(self, /, **attrs: Any) -> dict[str, Any]:
         """Returns the canonical form of attributes, and of the defaults of those that are not given."""
@@ -160,11 +167,12 @@ class Signature:
             return self._check_each(args)
         device, dtype = first.device, first.dtype
         wanted = first._requires_grad
-        arrays, needs = [first.array], [wanted]
+        any_strides = self.any_strides
+        arrays, needs = [first.spread if any_strides and first.spread is not None else first.array], [wanted]
         for value in args[1:]:
             if not isinstance(value, Tensor) or value.device != device or value.dtype != dtype:
                 return self._check_each(args)
-            arrays.append(value.array)
+            arrays.append(value.spread if any_strides and value.spread is not None else value.array)
             needs.append(need := value._requires_grad)
             wanted |= need
         if dtype != "float32":
@@ -182,7 +190,7 @@ class Signature:
             tensors: Sequence[Tensor]
             if isinstance(value, Tensor):
                 tensors = (value,)
-                arrays.append(value.array)
+                arrays.append(value.spread if self.any_strides and value.spread is not None else value.array)
             elif arg.many:
                 tensors = value
                 arrays.append([t.array for t in value])

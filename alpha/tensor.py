@@ -43,6 +43,7 @@ class Tensor(Conversions, Methods):
     Made by `alpha.tensor(...)` and by ops. Elements change only through optimizers, `copy_`, and `+=` and its like.
     """
 
+    spread: Any = None  # of one whose array is not written yet: see alpha.views.Spread
     shares = ""  # "always" or "sometimes": whether the elements are those of the tensor that this one was made of
 
     __slots__ = ("__weakref__", "_grad", "_hooks", "_node", "_requires_grad", "array", "device", "dtype", "shape")

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from alpha.errors import GraphError, message, shown
 from alpha.inputs.ints import as_int
 from alpha.tensor import Tensor
+
+_array: Any = Tensor.__dict__["array"]  # the place for it that every tensor has
 
 
 class View(Tensor):
@@ -22,6 +26,34 @@ class PossibleView(Tensor):
 
     __slots__ = ()
     shares = "sometimes"
+
+
+class Spread(Tensor):
+    """A tensor whose elements are few, over and over: a gradient of sums.  They are written out when `array` is read.
+
+    Attributes:
+        spread: the elements as an array of the tensor's shape that has no memory of its own, not to be changed, for
+            implementations that read arrays of any strides; None once they are written.
+    """
+
+    __slots__ = ("few", "spread")
+    few: Tensor | None
+    spread: Any
+
+    def __init__(self, few: Tensor, shape: tuple[int, ...]) -> None:
+        super().__init__(None, shape, few.dtype, few.device)
+        self.few, self.spread = few, np.broadcast_to(few.array, shape)
+
+    @property
+    def array(self) -> Any:
+        if self.few is not None:
+            self.array = self.few.expand(self.shape).array
+        return _array.__get__(self)
+
+    @array.setter
+    def array(self, data: Any) -> None:
+        _array.__set__(self, data)
+        self.few = self.spread = None   # whoever has the array may change it
 
 
 class Extremes(Tensor):

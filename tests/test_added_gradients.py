@@ -72,6 +72,35 @@ def test_a_gradient_that_somebody_holds_is_not_overwritten(size: int, take: Call
         np.testing.assert_array_equal(np.array(now), before)
 
 
+@pytest.mark.parametrize("size", [6, 60])
+@pytest.mark.parametrize("take", [None, lambda g: g, lambda g: g.detach(), lambda g: g.array, lambda g: g.array[1:],
+                                  lambda g: g.reshape(-1)])
+def test_sums_of_plain_gradients_are_made_in_place_where_nobody_holds_the_first(
+        size: int, take: Callable[[alpha.Tensor], Any] | None, seen: Counter[str]) -> None:
+    held: list[Any] = []
+
+    def hold(g: alpha.Tensor) -> None:
+        if take:
+            held.append((take(g), np.array(take(g))))
+    x = ops.randn((2, size, size, 16)).requires_grad_()
+
+    def f() -> alpha.Tensor:
+        h = ops.tanh(x)
+        first = (h * 3.0).sum()
+        same = h + 1.0      # hands its gradient down as it is, before the one of `first` arrives
+        same.register_hook(hold)
+        return first + ops.exp(same).sum()
+    f().backward()
+    assert (seen["add_onto"], seen["add"]) == ((1, 2) if take is None else (0, 3))
+    for now, before in held:
+        np.testing.assert_array_equal(np.array(now), before)
+    (expected,) = alpha.grad(f(), [x], create_graph=True)
+    np.testing.assert_array_equal(x.grad.numpy(), expected.numpy())
+    before = x.grad.numpy()
+    f().backward()          # onto what backward left on a leaf, which the user may hold
+    np.testing.assert_array_equal(x.grad.numpy(), before + expected.numpy())
+
+
 @compiled
 @pytest.mark.parametrize("case", [square("1x1", 3, 7, 40, 24, 1), square("pairs", 2, 5, 5, 24, 1),
                                   square("3x3", 2, 9, 16, 20, 3, 1, 1), square("stride", 2, 9, 24, 8, 1, 2),

@@ -13,6 +13,7 @@ from alpha.cpu import native
 from alpha.cpu.matmul import WORTHWHILE_BATCH
 from alpha.errors import DTypeError, ShapeError
 from alpha.gradcheck import assert_equal_at, gradcheck
+from alpha.op import registry
 from tests.op_checks import floats, integers, is_contiguous, leaf, like_torch, refused
 
 PAIRS = [((3, 4), (4, 5)), ((1, 4), (4, 1)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)),
@@ -157,6 +158,27 @@ def test_linear_computes_only_the_gradients_that_are_wanted(monkeypatch: pytest.
     monkeypatch.setitem(ops.matmul.impls, "cpu", lambda a, b, **flags: shapes.append(a.shape) or run(a, b, **flags))
     ops.linear(x, w).sum().backward()
     assert shapes == [(5, 2)] and w.grad.tolist() == [[5.0] * 3] * 2
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (8, 64, 48), (0, 4), (4,)])
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_gradients_of_linear_in_one_op_have_the_bits_of_several(cpu_kernels: str, shape: tuple,
+                                                                activation: str | None) -> None:
+    x, w, b = (floats(s).astype("float32") for s in (shape, (40, shape[-1]), (40,)))
+    for wanted in ([0], [1], [2], [0, 2], [0, 1, 2]):
+        leaves = [alpha.tensor(a, requires_grad=k in wanted) for k, a in enumerate((x, w, b))]
+        inputs = [leaves[k] for k in wanted]
+        y = ops.linear(*leaves, activation=activation)
+        g = alpha.tensor(floats(y.shape, seed=9), "float32")
+        several = alpha.grad(y, inputs, g, create_graph=True)
+        for one, of_several in zip(alpha.grad(y, inputs, g), several):
+            assert np.array_equal(one.numpy(), of_several.numpy()) and is_contiguous(one)
+
+
+def test_gradients_of_another_linear_are_refused() -> None:
+    x, w = alpha.tensor(floats((2, 3))), alpha.tensor(floats((4, 3)))
+    with refused(ShapeError, "linear_grad: g is not the gradient of linear(x, w)"):
+        registry["linear_grad"](alpha.tensor(floats((2, 3))), x, w, for_x=True, for_w=True, for_b=True)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

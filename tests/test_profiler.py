@@ -48,11 +48,11 @@ def test_calls_are_billed_to_the_layers_of_their_forward_pass() -> None:
     assert {("conv2d", "forward", "first"), ("conv2d_wgrad", "backward", "first"),
             ("batch_norm_act", "forward", "norm"), ("batch_norm_grad", "backward", "norm"),    # fused with its relu
             ("conv2d_dgrad", "backward", "block.conv"), ("add", "forward", "block"),
-            ("linear", "forward", "fc"), ("matmul", "backward", "fc"),
+            ("linear", "forward", "fc"), ("linear_grad", "backward", "fc"),
             ("label_cross_entropy", "forward", ""), ("cross_entropy_grad", "backward", "")} <= found
     updates = [c for c in p.calls if c.phase == "update"]
     assert [c.op for c in updates] == ["sgd_step"] and not watchers
-    gradients = [c for c in p.calls if c.phase == "backward" and c.op == "add"]
+    gradients = [c for c in p.calls if c.phase == "backward" and c.op == "add_onto"]
     assert [c.layer for c in gradients] == ["block.conv"], "where two gradients met"
 
 

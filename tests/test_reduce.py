@@ -133,6 +133,34 @@ def test_sums_are_the_same_bits_every_time(cpu_kernels: str) -> None:
         assert x.sum(axis).numpy().tobytes() == x.sum(axis).numpy().tobytes()
 
 
+SUMS = [lambda x: x.sum(), lambda x: x.mean((1, 2)).sum(), lambda x: (x * x).mean(), lambda x: (-x).sum(0).mean(),
+        lambda x: ops.relu(x).sum(-1).mean(), lambda x: ops.clip(x, -1, 1).sum((0, 2), keepdims=True).mean(),
+        lambda x: ops.where(x > 0, x, 0.0).sum(1).sum(), lambda x: x.reshape(5, -1).sum(0).mean(),
+        lambda x: x[:, :2].sum(1).sum(), lambda x: ops.maximum(x, x.mean(1, True)).sum(),
+        lambda x: x.sum(()).sum(0).sum()]
+
+
+@pytest.mark.parametrize("f", SUMS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_gradients_of_sums_are_written_when_they_are_read(cpu_kernels: str, f, dtype: str) -> None:
+    x = alpha.tensor(floats((5, 6, 7)).astype(dtype), requires_grad=True)
+    (expected,) = alpha.grad(f(x), [x], create_graph=True)      # which is written at once
+    (found,) = alpha.grad(f(x), [x])
+    assert np.array_equal(found.numpy(), expected.numpy()) and is_contiguous(found)
+    f(x).backward()
+    x.grad += x.detach()    # whose memory is nobody else's
+    assert np.array_equal(x.grad.numpy(), expected.numpy() + x.numpy())
+
+
+def test_pointwise_ops_read_the_few_elements_of_a_gradient_of_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = alpha.tensor(floats((64, 300)), "float32", requires_grad=True)
+    monkeypatch.setitem(ops.expand.impls, "cpu", lambda *args, **attrs: pytest.fail("it was written"))
+    (g,) = alpha.grad(ops.relu(x).mean(), [x])
+    assert np.array_equal(g.numpy(), (x.numpy() > 0) * np.float32(1 / 19200))
+    (g,) = alpha.grad(x.sum(), [x])
+    assert g.shape == (64, 300) and (g * x.detach()).numpy().sum() == pytest.approx(float(x.sum()), rel=1e-4)
+
+
 def test_bool_is_counted() -> None:
     y = alpha.tensor([[True, False], [True, True]]).sum(0)
     assert y.tolist() == [2, 1] and y.dtype == "int64"

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from alpha.backend import get_backend
+from alpha.cpu import native
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty
-from alpha.cpu.pointwise import bind
+from alpha.cpu.pointwise import bind, computed_into
 from alpha.ops import elementwise as ops
 from alpha.ops import logic
 from alpha.ops.composed import curves
@@ -116,6 +117,15 @@ for _op, _ufunc in ((curves.atan, np.arctan), (curves.asin, np.arcsin), (curves.
     bind(_op, _unary(_ufunc))
 bind(curves.atan2, _binary(np.arctan2))
 bind(curves.hypot, _binary(np.hypot))
+
+
+@ops.add_onto.impl("cpu")
+def add_onto_cpu(g: Array, onto: Array) -> Array:
+    if g.size >= LIGHT and native.usable(g, onto):
+        computed_into(onto, ops.add, onto, g)
+        return onto
+    return quietly(np.add, onto, g, out=onto)  # type: ignore[no-any-return]
+
 
 for _op, _ufunc in ((logic.floor, _floor), (logic.sin, np.sin), (logic.cos, np.cos)):
     _op.impl("cpu")(_unary(_ufunc))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray
+_FLOAT32 = np.dtype(np.float32)
 
 
 def quiet(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,8 +40,9 @@ def in_float32(rounded: bool = True) -> Callable[[Callable[..., Array]], Callabl
 
         @wraps(run)
         def widened(*arrays: Array | None, dtype: str | None = None, **attrs: Any) -> Array:
-            if any(a is not None and a.dtype.char == "e" for a in arrays):
-                return half(*arrays, dtype=dtype, **attrs)
+            for a in arrays:
+                if a is not None and a.dtype is not _FLOAT32 and a.dtype.char == "e":
+                    return half(*arrays, dtype=dtype, **attrs)
             return run(*arrays, **attrs)
         return widened
     return decorate

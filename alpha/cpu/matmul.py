@@ -16,9 +16,10 @@ from alpha.cpu.algorithms import sparse, sparse_numpy
 from alpha.cpu.algorithms.products import strassen
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
+from alpha.cpu.reduce import bias_grad_cpu
 from alpha.errors import ConfigError, message
 from alpha.ops.algorithms.names import Request
-from alpha.ops.matmul import MOST_SPARSE_ROWS, linear, matmul
+from alpha.ops.matmul import MOST_SPARSE_ROWS, linear, linear_grad, matmul
 
 Array = np.ndarray
 
@@ -124,3 +125,12 @@ def linear_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None,
     if activation == "relu":
         np.maximum(y, 0, out=y)
     return y.reshape(shape)
+
+
+@linear_grad.impl("cpu")
+def linear_grad_cpu(g: Array, x: Array, w: Array, *, for_x: bool, for_w: bool, for_b: bool) -> tuple[Array, ...]:
+    rows = g.reshape(prod(g.shape[:-1]), g.shape[-1])
+    none = np.empty(0, g.dtype)
+    dx = matmul_cpu(rows, w, transpose_a=False, transpose_b=False).reshape(x.shape) if for_x else none
+    dw = matmul_cpu(rows, x.reshape(len(rows), x.shape[-1]), transpose_a=True, transpose_b=False) if for_w else none
+    return dx, dw, bias_grad_cpu(rows, dtype=None) if for_b else none

@@ -130,9 +130,10 @@ def _start() -> None:
 
 def usable(*arrays: Array | None) -> bool:
     """Tells whether the kernels are there and all arrays given are C-contiguous float32."""
-    if library() is None:
-        return False
-    return all(a is None or (a.dtype == _FLOAT32 and a.flags.c_contiguous) for a in arrays)
+    for a in arrays:    # all() of a generator takes longer
+        if a is not None and (a.dtype != _FLOAT32 or not a.flags.c_contiguous):
+            return False
+    return library() is not None
 
 
 def _load() -> ctypes.CDLL:

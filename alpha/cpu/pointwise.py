@@ -146,9 +146,26 @@ def bind(op: Op, oracle: Callable[..., Array], few: int = 0,
         if native.library() is None:
             return oracle(*operands, **attrs)
         for x, kind in zip(operands, kinds):
-            if x.__class__ is ndarray and ((x.dtype is not kind and x.dtype != kind) or not x.flags.c_contiguous):
+            if x.__class__ is ndarray and x.dtype is not kind and x.dtype != kind:
                 return oracle(*operands, **attrs)
+        for x in operands:
+            if x.__class__ is ndarray and not x.flags.c_contiguous:
+                operands = _few(operands)
+                shapes = [x.shape if x.__class__ is ndarray else None for x in operands]
+                break
         return _launch(op, tuple(shapes), operands, numbers(**attrs) if numbers else attrs)
+
+
+def _few(operands: Sequence[Any]) -> list[Any]:
+    """Returns operands that are contiguous: of one that repeats its elements, those alone, unless all would."""
+    arrays = [x for x in operands if x.__class__ is ndarray]
+    whole = np.broadcast_shapes(*[x.shape for x in arrays])
+    found = [np.asarray(x[tuple([slice(None if step else 1) for step in x.strides])], order="C")
+             if x.__class__ is ndarray else x for x in operands]
+    if np.broadcast_shapes(*[x.shape for x in found if x.__class__ is ndarray]) != whole:
+        k = next(k for k, x in enumerate(operands) if x.__class__ is ndarray and x.shape == whole)
+        found[k] = np.asarray(operands[k], order="C")
+    return found
 
 
 @cache
@@ -173,10 +190,16 @@ def compiled(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Array:
     return _launch(op, tuple([x.shape if x.__class__ is ndarray else None for x in operands]), operands, attrs)
 
 
-def _launch(op: Op, shapes: tuple[Shape | None, ...], operands: Sequence[Any], attrs: dict[str, Any]) -> Array:
+def computed_into(y: Array, op: Op, *operands: Array) -> None:
+    """As compiled, into y: an array of its shape, which may be one of the operands."""
+    _launch(op, tuple([x.shape for x in operands]), operands, {}, y)
+
+
+def _launch(op: Op, shapes: tuple[Shape | None, ...], operands: Sequence[Any], attrs: dict[str, Any],
+            into: Array | None = None) -> Array:
     kernel, masks, result, names, numbers, missing = _ready(op)
     shape, _, plan = _plan(op.name, shapes, masks, result.itemsize)
-    y = empty(shape, result)
+    y = empty(shape, result) if into is None else into
     given = numbers(*[attrs[name] for name in names]) if names else None
     if None in shapes:
         floats = [None if x.__class__ is ndarray else _number(x) for x in operands]

@@ -29,8 +29,28 @@ def _sum(x: Array, *, axis: Axes, keepdims: bool, dtype: str | None) -> Array:
 
 
 @ops.sum.impl("cpu")
-def sum_cpu(x: Array, **attrs: Any) -> Array:
-    return quietly(_sum, x, **attrs)  # type: ignore[no-any-return]
+def sum_cpu(x: Array, *, axis: Axes, keepdims: bool, dtype: str | None) -> Array:
+    if dtype in (None, "float32") and x.size >= BRIEF and native.usable(x):
+        view, shape = _plan(x.shape, axis, keepdims)
+        if view is not None:
+            return _native_sums(x, empty(shape, x.dtype), *view)
+    return quietly(_sum, x, axis=axis, keepdims=keepdims, dtype=dtype)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1024)
+def _plan(whole: tuple[int, ...], axis: Axes, keepdims: bool) -> tuple[tuple[int, int, int] | None, tuple[int, ...]]:
+    """Returns (outer, count, inner) of a reduction, None where that is not all of it, and the shape of the result."""
+    outer, count, inner, _, others = _view(whole, ops.normal_axes(axis, len(whole), "sum"))
+    return None if others else (outer, count, inner), ops.reduced_shape(whole, axis, keepdims, "sum")
+
+
+def _native_sums(x: Array, out: Array, outer: int, count: int, inner: int) -> Array:
+    """Returns `out` with the sums of x as (outer, count, inner) over its second axis."""
+    if inner == 1 and count <= LONG:
+        native.sum_rows(x, out, outer, count)
+    else:
+        native.sum_middle(x, out, outer, count, inner)
+    return out
 
 
 @ops.bias_grad.impl("cpu")
@@ -108,11 +128,7 @@ def total_of(x: Array, axes: tuple[int, ...], dtype: Any) -> Array:
     if x.size < BRIEF or not native.usable(x):
         return np.ascontiguousarray(np.add.reduce(x, axis=axes, dtype=np.float64 if x.dtype.kind == "f" else np.int64))
     outer, count, inner, shape, others = _view(x.shape, axes)
-    out = empty((outer, inner), np.float64 if others else dtype)
-    if inner == 1 and count <= LONG:
-        native.sum_rows(x, out, outer, count)
-    else:
-        native.sum_middle(x, out, outer, count, inner)
+    out = _native_sums(x, empty((outer, inner), np.float64 if others else dtype), outer, count, inner)
     return np.add.reduce(out.reshape(shape), axis=others) if others else out
 
 

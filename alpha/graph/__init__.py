@@ -179,14 +179,14 @@ class _Walk:
             return
         if not isinstance(edge, tuple):
             known = self.leaves.get(id(edge))
-            self.leaves[id(edge)] = (edge, g if known is None else known[1] + g)
+            self.leaves[id(edge)] = (edge, g if known is None else _added(known[1], g))
             return
         node, index = edge
         grads = self.pending.get(node)
         if grads is None:
             grads = self.pending[node] = [None] * node.op.returned
             heapq.heappush(self.heap, (-node.order, node))
-        grads[index] = g if grads[index] is None else grads[index] + g
+        grads[index] = g if grads[index] is None else _added(grads[index], g)
 
     def step(self) -> None:
         """Runs the newest node and hands its gradients down."""
@@ -219,7 +219,10 @@ class _Walk:
         if not self.retain_graph:
             node.release()
         del grads, node
-        for edge, result in zip(edges, results):
+        left = list(results)[::-1]  # each is let go of as it is given, so that the next may be added to it in place
+        del results
+        for edge in edges:
+            result = left.pop()
             if isinstance(edge, list):
                 for e, r in zip(edge, result or ()):
                     self.give(e, r)
@@ -259,6 +262,19 @@ class _Walk:
             else:
                 out.append(self.leaves.get(id(edge), (None, None))[1])
         return out
+
+
+def _added(known: Tensor, g: Tensor) -> Tensor:
+    """Returns the sum of two gradients, on the CPU in the memory of the first where nobody else holds that.
+
+    Three references to it are those of whoever calls, of this function, and of the call that counts.
+    """
+    if known.device == "cpu" and not recording.get() and sys.getrefcount(known) <= 3 \
+            and get_backend("cpu").is_sole(known):
+        from alpha.op import registry
+        registry["add_onto"](g, known)
+        return known
+    return known + g
 
 
 def _own(g: Tensor, taken: set[int]) -> Tensor:

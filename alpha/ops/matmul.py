@@ -7,7 +7,7 @@ from math import prod
 from alpha.errors import ShapeError, message
 from alpha.inputs.dtypes import DTypeOrNone
 from alpha.inputs.kinds import Activation
-from alpha.op import Spec, op
+from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.algorithms.names import LinearAlgorithm, ProductAlgorithm, linear_request, product_request
 from alpha.ops.elementwise import broadcast_shape
@@ -120,8 +120,33 @@ class linear:
     def vjp(g, s, needs, *, activation, algorithm):
         if activation == "relu":
             g = relu_grad(g, s.y)
+        if g.device == "cpu" and not grad_enabled() and algorithm.name != "strassen" and (
+                g.dtype == s.x_dtype == s.w_dtype == "float32" and s.b_dtype in (None, "float32")):
+            return linear_grad(g, s.x, s.w, for_x=needs[0], for_w=needs[1], for_b=needs[2])
         rows = g if g.ndim == 2 else g.reshape(prod(g.shape[:-1]), g.shape[-1])
         x = s.x if s.x.ndim == 2 else s.x.reshape(rows.shape[0], s.x.shape[-1])
         return (matmul(rows, s.w, algorithm=algorithm.inherited).reshape(s.x_shape) if needs[0] else None,
                 matmul(rows, x, True, dtype=s.w_dtype, algorithm=algorithm.inherited) if needs[1] else None,
                 bias_grad(rows, dtype=s.b_dtype) if needs[2] else None)
+
+
+@op
+class linear_grad:
+    """Gradients of linear without an activation in one op, which spares the CPU five of them.
+
+        dx = g w,  dw = sum over rows of g^T x,  db = sum over rows of g
+
+    Args:
+        g: gradient of y, shape (..., out).
+        x, w: as in linear; float32, as g.
+        for_x, for_w, for_b: which are wanted; the others have no elements.
+    """
+
+    args, outs = "g x w", "dx dw db"
+    flops = lambda size, g, x, w: 4.0 * size * w.shape[0]  # noqa: E731
+
+    def shape(g, x, w, *, for_x: bool, for_w: bool, for_b: bool):
+        if w.ndim != 2 or x.shape[-1:] != w.shape[1:] or g.shape != (*x.shape[:-1], w.shape[0]):
+            raise ShapeError(message("linear_grad", "g is not the gradient of linear(x, w)", "pass the tensors of one "
+                                     "call", g=g.shape, x=x.shape, w=w.shape))
+        return [x.shape if for_x else (0,), w.shape if for_w else (0,), w.shape[:1] if for_b else (0,)]

@@ -17,9 +17,9 @@ from alpha.inputs.dtypes import DTypeOrNone
 from alpha.inputs.ints import as_int
 from alpha.inputs.kinds import Axes, Axis, Order, ShapeLike, Size
 from alpha.methods import OPS
-from alpha.op import Spec, op
+from alpha.op import Spec, grad_enabled, op
 from alpha.tensor import Tensor
-from alpha.views import Extremes
+from alpha.views import Extremes, Spread
 
 Shape = tuple[int, ...]
 
@@ -93,7 +93,10 @@ def repeated_axes(whole: Shape, shape: Shape) -> Shape:
 
 def _spread_back(g: Tensor, shape: Shape, axis: Axes, keepdims: bool) -> Tensor:
     """Repeats the gradient of a result for every element that went into it."""
-    return _keep(g, shape, axis, keepdims).expand(shape)
+    few = _keep(g, shape, axis, keepdims)
+    if g.device == "cpu" and few.shape != shape and not grad_enabled():
+        return Spread(few, shape)
+    return few.expand(shape)
 
 
 def _keep(y: Tensor, shape: Shape, axis: Axes, keepdims: bool) -> Tensor:

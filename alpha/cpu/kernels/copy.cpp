@@ -30,6 +30,12 @@ struct Walk {
       from += at[k] * box.from[k];
     }
   }
+  // Goes `count` steps along axis 1, which has as many left
+  void skip(int64_t count) {
+    at[1] += count;
+    to += count * box.to[1];
+    from += count * box.from[1];
+  }
   void next() {
     for (int64_t k = first; k < box.rank; k++) {
       if (k == skipped) continue;
@@ -56,6 +62,18 @@ INLINE void copy_run(T* to, int64_t to_step, const T* from, int64_t from_step, i
     for (int64_t i = 0; i < n; i++) to[i * to_step] = from[i * from_step];
 }
 
+// `count` runs, as far apart as elements of axis 1
+template <class T>
+INLINE void copy_neighbours(const Box& box, T* to, const T* from, int64_t count) {
+  const int64_t n = box.sizes[0], to_step = count > 1 ? box.to[1] : 0, from_step = count > 1 ? box.from[1] : 0;
+  if (box.to[0] == 1 && box.from[0] == 1) {
+    for (int64_t k = 0; k < count; k++) copy_elements(to + k * to_step, from + k * from_step, n);
+    return;
+  }
+  for (int64_t k = 0; k < count; k++)
+    copy_run(to + k * to_step, box.to[0], from + k * from_step, box.from[0], n);
+}
+
 template <class T>
 void copy_runs(const Box& box, T* y, const T* x, int threads) {
   const int64_t runs = box.size / box.sizes[0];
@@ -63,8 +81,11 @@ void copy_runs(const Box& box, T* y, const T* x, int threads) {
   for (int64_t part = 0; part < threads; part++) {
     const int64_t begin = part_start(runs, part, threads), end = part_start(runs, part + 1, threads);
     Walk walk(box, 1, -1, begin);
-    for (int64_t run = begin; run < end; run++, walk.next())
-      copy_run(y + walk.to, box.to[0], x + walk.from, box.from[0], box.sizes[0]);
+    for (int64_t run = begin, count; run < end; run += count, walk.next()) {  // neighbours along axis 1 together
+      count = box.rank > 1 ? std::min(end - run, box.sizes[1] - walk.at[1]) : 1;
+      copy_neighbours(box, y + walk.to, x + walk.from, count);
+      if (count > 1) walk.skip(count - 1);
+    }
   }
 }
 

@@ -18,6 +18,9 @@ INLINE vfloat minimum(vfloat a, vfloat b) { return select((a < b) | (a != a), a,
 #if defined(__AVX512F__)
 INLINE vfloat at_least(float low, vfloat x) { return _mm512_max_ps(number(low), x); }
 INLINE vfloat at_most(float high, vfloat x) { return _mm512_min_ps(number(high), x); }
+#elif defined(__AVX__)
+INLINE vfloat at_least(float low, vfloat x) { return _mm256_max_ps(number(low), x); }
+INLINE vfloat at_most(float high, vfloat x) { return _mm256_min_ps(number(high), x); }
 #else
 INLINE vfloat at_least(float low, vfloat x) { return select(x < low, number(low), x); }
 INLINE vfloat at_most(float high, vfloat x) { return select(x > high, number(high), x); }
@@ -77,6 +80,14 @@ struct Reduced {
     return x * power_of_two(half) * power_of_two(whole - half);
 #endif
   }
+  // The same of n <= 1, where it is 0 from -127 on
+  INLINED vfloat scaled_down(vfloat x) const {
+#if defined(__AVX512F__)
+    return scaled(x);
+#else
+    return x * power_of_two((vint)shifted - (vint)number(ROUND));
+#endif
+  }
   static INLINED vfloat power_of_two(vint n) { return (vfloat)((n + 127) << 23); }
 };
 INLINE Reduced reduced(vfloat x) {
@@ -88,10 +99,9 @@ INLINE Reduced reduced(vfloat x) {
 INLINE vfloat exp_rest(vfloat r) {
   return polynomial(r, {5.000000000e-01f, 1.666651815e-01f, 4.166620597e-02f, 8.368917741e-03f, 1.395053812e-03f});
 }
-INLINE vfloat exp_of(const Reduced& x) {
-  const vfloat slope = fma(exp_rest(x.r), x.r, number(1));
-  return x.scaled(fma(slope, x.r, number(1)));
-}
+// e^r
+INLINE vfloat exp_of_rest(vfloat r) { return fma(fma(exp_rest(r), r, number(1)), r, number(1)); }
+INLINE vfloat exp_of(const Reduced& x) { return x.scaled(exp_of_rest(x.r)); }
 // 0 where e^x is below 1.2e-38: processors take many times as long over numbers with fewer digits, and a mask of -inf
 // makes whole vectors of them.
 INLINE vfloat exp(vfloat x) {
@@ -169,10 +179,15 @@ INLINE vfloat logistic(vfloat x) {
 
 // e^(-z^2 / 2) for 0 <= z <= FAR, where it is 0: z^2 is not rounded before n * log(2), whose first part is exact, is
 // taken from it
+#if defined(__AVX512F__)
 constexpr float FAR = 14.421f;
+#else
+constexpr float FAR = 13.28f;
+#endif
 INLINE vfloat bell(vfloat z) {
   const vfloat half = z * -0.5f, shifted = fma(z * half, number(1.44269504f), number(ROUND)), n = shifted - ROUND;
-  return exp_of({shifted, n, fma(n, number(2.12194440e-4f), fma(z, half, n * -0.693359375f))});
+  const Reduced x = {shifted, n, fma(n, number(2.12194440e-4f), fma(z, half, n * -0.693359375f))};
+  return x.scaled_down(exp_of_rest(x.r));
 }
 
 // The share of a normal distribution above z, 0 <= z <= FAR, over e^(-z^2 / 2); t = 1 / (1 + 0.3 z)

@@ -16,6 +16,33 @@ constexpr int64_t ALONE_BELOW = 8192;
 template <bool LARGEST>
 INLINE vfloat better(vfloat a, vfloat b) { return LARGEST ? maximum(a, b) : minimum(a, b); }
 
+#if defined(__AVX__) && !defined(__AVX512F__)
+// The processor's own, which of a NaN and a number may take the number
+template <bool LARGEST>
+INLINE vfloat better_number(vfloat a, vfloat b) { return LARGEST ? _mm256_max_ps(a, b) : _mm256_min_ps(a, b); }
+
+// The best element of a row of at least LANES; where the last vector would end behind the row it overlaps the one before.
+template <bool LARGEST>
+INLINE float best_of_vectors(const float* x, int64_t n) {
+  vfloat m[2] = {load(x), load(x)}, nan = {};
+  const auto meet = [&](int64_t i, int chain) INLINED {
+    const vfloat v = load(x + i);
+    m[chain] = better_number<LARGEST>(m[chain], v);
+    nan = _mm256_or_ps(nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  };
+  int64_t i = 0;
+  for (; i + 2 * LANES <= n; i += 2 * LANES) {
+    meet(i, 0);
+    meet(i + LANES, 1);
+  }
+  for (; i < n; i += LANES) meet(std::min(i, n - LANES), 0);
+  if (_mm256_movemask_ps(nan)) return __builtin_nanf("");
+  vfloat best = better_number<LARGEST>(m[0], m[1]);
+  best = better_number<LARGEST>(best, _mm256_permute2f128_ps(best, best, 1));
+  best = better_number<LARGEST>(best, _mm256_permute_ps(best, 0x4e));
+  return better_number<LARGEST>(best, _mm256_permute_ps(best, 0xb1))[0];
+}
+#else
 template <bool LARGEST>
 INLINE float best_lane(vfloat m) {
 #if defined(__AVX512F__)
@@ -28,16 +55,20 @@ INLINE float best_lane(vfloat m) {
 #endif
 }
 
-// The best element of a row; where the last vector would end behind the row it overlaps the one before.
+template <bool LARGEST>
+INLINE float best_of_vectors(const float* x, int64_t n) {
+  vfloat m = load(x);
+  for (int64_t i = LANES; i < n; i += LANES) m = better<LARGEST>(m, load(x + std::min(i, n - LANES)));
+  return best_lane<LARGEST>(m);
+}
+#endif
+
 template <bool LARGEST>
 INLINE float best_of(const float* x, int64_t n) {
+  if (n >= LANES) return best_of_vectors<LARGEST>(x, n);
   vfloat m = number(x[0]);
-  if (n < LANES) {
-    for (int64_t i = 1; i < n; i++) m = better<LARGEST>(m, number(x[i]));
-    return m[0];
-  }
-  for (int64_t i = 0; i < n; i += LANES) m = better<LARGEST>(m, load(x + std::min(i, n - LANES)));
-  return best_lane<LARGEST>(m);
+  for (int64_t i = 1; i < n; i++) m = better<LARGEST>(m, number(x[i]));
+  return m[0];
 }
 
 template <bool LARGEST>
@@ -57,28 +88,39 @@ void extreme_of(const float* x, float* y, int64_t outer, int64_t count, int64_t 
   }
 }
 
+// R rows, n elements apart: the sums of one are added while those of the others wait.
+template <int R, bool LOG>
+INLINE void softmax_rows(const float* x, float* y, int64_t n) {
+  vfloat m[R], last[R];
+  double sum[R];
+  UNROLL for (int r = 0; r < R; r++) m[r] = number(best_of<true>(x + r * n, n));
+  sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[R]) INLINED {
+    UNROLL for (int r = 0; r < R; r++) {
+      const vfloat away = get(x + r * n + i, left) - m[r], e = exp(away);
+      put(y + r * n + i, LOG ? away : e, left);
+      sums[r] += before_end(e, left);
+    }
+  });
+  UNROLL for (int r = 0; r < R; r++) last[r] = number(LOG ? float(std::log(sum[r])) : float(1 / sum[r]));
+  for_vectors(n, [&](int64_t i, int64_t left) INLINED {
+    UNROLL for (int r = 0; r < R; r++) {
+      const vfloat v = get(y + r * n + i, left);
+      put(y + r * n + i, LOG ? v - last[r] : v * last[r], left);
+    }
+  });
+}
+
+template <bool LOG>
+void softmax(const float* x, float* y, int64_t rows, int64_t n) {
+#pragma omp parallel for schedule(static) num_threads(team(rows * n, ALONE_BELOW))
+  for (int64_t pair = 0; pair < rows / 2; pair++) softmax_rows<2, LOG>(x + 2 * pair * n, y + 2 * pair * n, n);
+  if (rows % 2) softmax_rows<1, LOG>(x + (rows - 1) * n, y + (rows - 1) * n, n);
+}
+
 }  // namespace
 
 EXPORT void softmax_fwd(const float* x, float* y, int64_t rows, int64_t n, int log_of) {
-#pragma omp parallel for schedule(static) num_threads(team(rows * n, ALONE_BELOW))
-  for (int64_t r = 0; r < rows; r++) {
-    const float* in = x + r * n;
-    float* out = y + r * n;
-    const vfloat m = number(best_of<true>(in, n));
-    double sum[1];
-    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) {
-      const vfloat away = get(in + i, left) - m, e = exp(away);
-      put(out + i, log_of ? away : e, left);
-      sums[0] += before_end(e, left);
-    });
-    if (log_of) {
-      const vfloat log_sum = number(float(std::log(sum[0])));
-      for_vectors(n, [&](int64_t i, int64_t left) { put(out + i, get(out + i, left) - log_sum, left); });
-    } else {
-      const vfloat share = number(float(1 / sum[0]));
-      for_vectors(n, [&](int64_t i, int64_t left) { put(out + i, get(out + i, left) * share, left); });
-    }
-  }
+  log_of ? softmax<true>(x, y, rows, n) : softmax<false>(x, y, rows, n);
 }
 
 EXPORT void softmax_bwd(const float* g, const float* y, float* dx, int64_t rows, int64_t n, int log_of) {
@@ -87,12 +129,12 @@ EXPORT void softmax_bwd(const float* g, const float* y, float* dx, int64_t rows,
     const float *gs = g + r * n, *ys = y + r * n;
     float* out = dx + r * n;
     double sum[1];
-    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) {
+    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) INLINED {
       const vfloat v = get(gs + i, left);
       sums[0] += log_of ? v : v * get(ys + i, left);
     });
     const vfloat total = number(float(sum[0]));
-    for_vectors(n, [&](int64_t i, int64_t left) {
+    for_vectors(n, [&](int64_t i, int64_t left) INLINED {
       const vfloat v = get(gs + i, left), w = get(ys + i, left);
       put(out + i, log_of ? v - exp(w) * total : (v - total) * w, left);
     });
@@ -110,7 +152,7 @@ EXPORT void sum_rows(const float* x, float* narrow, double* wide, int64_t rows, 
   for (int64_t r = 0; r < rows; r++) {
     const float* in = x + r * n;
     double sum[1];
-    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) { sums[0] += get(in + i, left); });
+    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) INLINED { sums[0] += get(in + i, left); });
     if (narrow) narrow[r] = float(sum[0]);
     else wide[r] = sum[0];
   }

@@ -3,12 +3,14 @@
 
 #include "functions.hpp"
 
-constexpr int64_t CHAIN = 8;  // vectors that meet in one float chain; what they are is added in double
+constexpr int64_t CHAIN = 8;  // vectors that meet in two float chains; what they are is added in double
 
-// body(i, left): the vector at element i of a row, `left` elements before its end
+// body(i, left): the vector at element i of a row, `left` elements before its end; of a whole one LANES
 template <class Body>
 INLINE void for_vectors(int64_t n, const Body& body) {
-  for (int64_t i = 0; i < n; i += LANES) body(i, n - i);
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) body(i, LANES);
+  if (i < n) body(i, n - i);
 }
 // v in the lanes before the end, 0 behind it
 INLINE vfloat before_end(vfloat v, int64_t left) {
@@ -23,9 +25,14 @@ template <int K, class Add>
 INLINE void sum_row(int64_t n, double (&totals)[K], const Add& add) {
   for (double& total : totals) total = 0;
   for (int64_t first = 0; first < n; first += CHAIN * LANES) {
-    vfloat sums[K] = {};
+    vfloat even[K] = {}, odd[K] = {};  // two chains, as one would wait for each of its additions
     const int64_t last = std::min(n, first + CHAIN * LANES);
-    for (int64_t i = first; i < last; i += LANES) add(i, n - i, sums);
-    for (int k = 0; k < K; k++) totals[k] += sum_lanes(sums[k]);
+    int64_t i = first;
+    for (; i + 2 * LANES <= last; i += 2 * LANES) {
+      add(i, LANES, even);
+      add(i + LANES, LANES, odd);
+    }
+    for (; i < last; i += LANES) add(i, last - i, even);
+    for (int k = 0; k < K; k++) totals[k] += sum_lanes(even[k] + odd[k]);
   }
 }

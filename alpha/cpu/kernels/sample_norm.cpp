@@ -27,23 +27,23 @@ template <int K>
 using Sum = std::integral_constant<int, K>;
 
 // Per sample and channel, into [N][K][C]: the sum over the pixels of value(Sum<k>, index in x, pixel,
-// sample, channel, how many are left), of a vector of channels
-template <int K, class Value>
-std::vector<double> per_channel(int64_t n, int64_t pixels, int64_t channels, const Value& value) {
+// sample, channel, how many are left), of a vector of channels. before(pixel, count, channel) comes before a few pixels.
+template <int K, class Value, class Before>
+std::vector<double> per_channel(int64_t n, int64_t pixels, int64_t channels, const Value& value, const Before& before) {
   std::vector<double> sums(n * K * channels);
   const auto add = [&](auto rows, const Place& place, int64_t row, int64_t, float(*into)[WIDTH]) {
     const int64_t first = (place.matrix * pixels + row) * channels;
-    const int64_t width = place.width;
-    for (int64_t c = 0; c < width; c += LANES) {
+    before(row, rows.value, place.column);
+    for_vectors(place.width, [&](int64_t c, int64_t left) INLINED {
       const int64_t channel = place.column + c;
       const auto at = [&](auto k) INLINED {
         return tree<rows.value>([&](int64_t r) INLINED {
-          return value(k, first + r * channels + channel, row + r, place.matrix, channel, width - c);
+          return value(k, first + r * channels + channel, row + r, place.matrix, channel, left);
         });
       };
       store(into[0] + c, load(into[0] + c) + at(Sum<0>()));
       if constexpr (K > 1) store(into[1] + c, load(into[1] + c) + at(Sum<1>()));
-    }
+    });
   };
   const auto finish = [&](const Place& place, const double(*totals)[WIDTH]) {
     for (int k = 0; k < K; k++)
@@ -61,7 +61,7 @@ void combine(const float* x, const float* g, float* y, const std::vector<float>&
 #pragma omp parallel for schedule(static) num_threads(team(n * pixels * channels, ALONE_BELOW))
   for (int64_t row = 0; row < n * pixels; row++) {
     const int64_t at = row / pixels * channels, from = row * channels;
-    for_vectors(channels, [&](int64_t i, int64_t left) {
+    for_vectors(channels, [&](int64_t i, int64_t left) INLINED {
       vfloat v = fma(get(x + from + i, left) - get(&middle[at + i], left), get(&a[at + i], left),
                      get(&c[at + i], left));
       if (TWO) v = fma(get(g + from + i, left), get(&b[at + i], left), v);
@@ -70,58 +70,85 @@ void combine(const float* x, const float* g, float* y, const std::vector<float>&
   }
 }
 
+// Layer norm of R neighbouring rows from `first` on: the sums of one are added while those of the others wait.
+template <int R>
+INLINE void layer_norm_rows(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* istd,
+                            float* rest, int64_t first, int64_t n, double eps) {
+  const float* in = x + first * n;
+  double sum[R], away[2 * R];
+  sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[R]) INLINED {
+    UNROLL for (int r = 0; r < R; r++) sums[r] += get(in + r * n + i, left);
+  });
+  vfloat middle[R], scale[R], back[R];
+  UNROLL for (int r = 0; r < R; r++) middle[r] = number(mean[first + r] = float(sum[r] / n));
+  sum_row(n, away, [&](int64_t i, int64_t left, vfloat(&sums)[2 * R]) INLINED {
+    UNROLL for (int r = 0; r < R; r++) {
+      const vfloat v = before_end(get(in + r * n + i, left) - middle[r], left);
+      sums[2 * r] += v;
+      sums[2 * r + 1] += v * v;
+    }
+  });
+  UNROLL for (int r = 0; r < R; r++) {
+    const float inverse = inverse_deviation(away[2 * r + 1], away[2 * r], n, eps), left_out = float(away[2 * r] / n);
+    istd[first + r] = inverse;
+    rest[first + r] = left_out;
+    scale[r] = number(inverse);
+    back[r] = number(-left_out * inverse);
+  }
+  for_vectors(n, [&](int64_t i, int64_t left) INLINED {
+    UNROLL for (int r = 0; r < R; r++) {
+      vfloat v = fma(get(in + r * n + i, left) - middle[r], scale[r], back[r]);
+      if (gamma) v *= get(gamma + i, left);
+      if (beta) v += get(beta + i, left);
+      put(y + (first + r) * n + i, v, left);
+    }
+  });
+}
+
 }  // namespace
 
 EXPORT void layer_norm_fwd(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* istd,
                            float* rest, int64_t rows, int64_t n, double eps) {
 #pragma omp parallel for schedule(static) num_threads(team(rows * n, ALONE_BELOW))
-  for (int64_t r = 0; r < rows; r++) {
-    const float* in = x + r * n;
-    float* out = y + r * n;
-    double sum[1], away[2];
-    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) { sums[0] += get(in + i, left); });
-    const vfloat middle = number(mean[r] = float(sum[0] / n));
-    sum_row(n, away, [&](int64_t i, int64_t left, vfloat(&sums)[2]) {
-      const vfloat v = before_end(get(in + i, left) - middle, left);
-      sums[0] += v;
-      sums[1] += v * v;
-    });
-    const vfloat scale = number(istd[r] = inverse_deviation(away[1], away[0], n, eps));
-    const vfloat back = number(-(rest[r] = float(away[0] / n)) * istd[r]);
-    for_vectors(n, [&](int64_t i, int64_t left) {
-      vfloat v = fma(get(in + i, left) - middle, scale, back);
-      if (gamma) v *= get(gamma + i, left);
-      if (beta) v += get(beta + i, left);
-      put(out + i, v, left);
-    });
-  }
+  for (int64_t pair = 0; pair < rows / 2; pair++)
+    layer_norm_rows<2>(x, gamma, beta, y, mean, istd, rest, 2 * pair, n, eps);
+  if (rows % 2) layer_norm_rows<1>(x, gamma, beta, y, mean, istd, rest, rows - 1, n, eps);
 }
 
 EXPORT void layer_norm_bwd(const float* g, const float* x, const float* gamma, const float* mean, const float* istd,
                            const float* rest, float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t n) {
-#pragma omp parallel for schedule(static) num_threads(team(rows * n, ALONE_BELOW))
-  for (int64_t r = 0; r < rows; r++) {
+  const int threads = team(rows * n, ALONE_BELOW);
+  const auto row_of = [=](int64_t r) INLINED {
     const float *gs = g + r * n, *in = x + r * n;
     float* out = dx + r * n;
     const vfloat middle = number(mean[r]), scale = number(istd[r]), back = number(-at(rest, r) * istd[r]);
     double sums[2];
-    sum_row(n, sums, [&](int64_t i, int64_t left, vfloat(&into)[2]) {
+    sum_row(n, sums, [&](int64_t i, int64_t left, vfloat(&into)[2]) INLINED {
       const vfloat v = get(gs + i, left) * or_one(gamma, i, left);
       into[0] += before_end(v, left);
       into[1] += before_end(v * fma(get(in + i, left) - middle, scale, back), left);
     });
     const vfloat of_v = number(float(sums[0] / n)), of_product = number(float(sums[1] / n));
-    for_vectors(n, [&](int64_t i, int64_t left) {
+    for_vectors(n, [&](int64_t i, int64_t left) INLINED {
       const vfloat v = get(gs + i, left) * or_one(gamma, i, left);
       const vfloat xhat = fma(get(in + i, left) - middle, scale, back);
       put(out + i, (v - of_v - xhat * of_product) * scale, left);
     });
+  };
+  const bool together = Cut(1, rows, n).parts >= threads;  // rows are read once, where their parts keep all threads busy
+  if (!together) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t r = 0; r < rows; r++) row_of(r);
   }
+  const auto before = [=](int64_t first, int64_t count, int64_t column) INLINED {
+    if (together && !column)
+      for (int64_t r = first; r < first + count; r++) row_of(r);
+  };
   const auto product = [=](auto k, int64_t i, int64_t r, int64_t, int64_t, int64_t left) INLINED {
     const vfloat v = get(g + i, left);
     return k ? v * fma(get(x + i, left) - mean[r], number(istd[r]), number(-at(rest, r) * istd[r])) : v;
   };
-  const std::vector<double> sums = per_channel<2>(1, rows, n, product);
+  const std::vector<double> sums = per_channel<2>(1, rows, n, product, before);
   for (int64_t i = 0; i < n; i++) {
     dbeta[i] = float(sums[i]);
     dgamma[i] = float(sums[n + i]);
@@ -171,7 +198,7 @@ EXPORT void group_norm_bwd(const float* g, const float* x, const float* gamma, c
     const vfloat v = get(g + i, left);
     return k ? v * (get(x + i, left) - get(middles + s * channels + c, left)) : v;
   };
-  const std::vector<double> sums = per_channel<2>(n, pixels, channels, product);
+  const std::vector<double> sums = per_channel<2>(n, pixels, channels, product, [](int64_t, int64_t, int64_t) {});
   std::vector<double> totals(2 * channels, 0.0);
   for (int64_t k = 0; k < n * groups; k++) {
     const int64_t s = k / groups, first = k % groups * width;

@@ -4,9 +4,10 @@
 // Layout:  NHWC, so vectors run over channels; the filters are packed to [tap slot][C].
 // Zeros:   fprop and dgrad walk classes of pixels with one common tap list (conv.cpp), wgrad the exact output range of
 //          each tap; no padded or inserted zero is read.
-// Tile:    where the pixels of a class follow one another in a row, strips of up to STRIP outputs x 1 vector: a row of
-//          taps stays in registers, and so does an input while all its taps read it. Else TILE_PIXELS pixels x 2 vectors
-//          share the weights of a tap. An output adds its taps in the same order in both. Filters of more taps: rows.cpp.
+// Tile:    where the pixels of a class follow one another in a row, strips of up to STRIP vectors of outputs, a line of
+//          the cache of each pixel: a row of taps stays in registers, and so does an input while all its taps read
+//          it. Else TILE_PIXELS pixels x 2 vectors share the weights of a tap. An output adds its taps in the same
+//          order in both. Filters of more taps: rows.cpp.
 //          wgrad: all taps of a row of the filter at a time, which share dy; parts of the rows follow from the shape,
 //          and are added in order.
 #include <array>
@@ -20,6 +21,8 @@ namespace {
 
 constexpr int TILE_PIXELS = 4, STRIP = 8, BLOCK = 2 * LANES, WGRAD_VECTORS = 4, PARTS_PER_THREAD = 8;
 constexpr int MOST_TAPS = 7, MOST_STRIDE = 2;  // of strips
+constexpr int FEW_TAPS = 3;  // of a row, whose filters for all channels stay in the first-level cache beside a strip
+constexpr int LINE_VECTORS = LANES >= 8 ? 16 / LANES : 1;  // of a line of the cache, which strips read at a time
 constexpr int64_t WIDE = 32;           // pixels of a row, of which strips have all channels in one job
 constexpr int64_t ROWS_TOGETHER = 16;  // that stay in the second-level cache while strips read one vector of each
 constexpr int64_t SLAB_FLOATS = 1536;  // of filters, beside as many inputs of a pixel in the first-level cache
@@ -81,59 +84,66 @@ struct StripRow {
   bool relu, accumulate;
 };
 
-// P outputs, from output `first` on. Every output adds its taps in order, whichever loop is outside.
-template <int FW, int S, int P, bool FULL>
+// P outputs of V vectors, from output `first` on. Every output adds its taps in order, whichever loop is outside.
+template <int FW, int S, int P, int V, bool FULL>
 INLINE void strip(const StripRow& r, int64_t first) {
   const int64_t left = FULL ? LANES : r.left;
   const auto read = [&](const float* p) INLINED { return FULL ? load(p) : load_part(p, left); };
   float* y = r.y + first * r.y_step;
   const float *x = r.x + first * S * r.x_step, *w = r.w;
-  vfloat acc[P];
+  vfloat acc[P][V];
   UNROLL for (int p = 0; p < P; p++)
-    acc[p] = r.accumulate ? read(y + p * r.y_step) : r.bias ? read(r.bias) : vfloat{};
+    UNROLL for (int v = 0; v < V; v++)
+      acc[p][v] = r.accumulate ? read(y + p * r.y_step + v * LANES) : r.bias ? read(r.bias + v * LANES) : vfloat{};
   for (int64_t a = 0; a < r.taps_h; a++, x += r.row_step, w += r.w_row) {
     if (ACCUMULATORS > 12 || FW <= 3) {  // there are registers for a row of taps
-      vfloat k[FW];
-      UNROLL for (int b = 0; b < FW; b++) k[b] = load(w + b * r.ld);
-      UNROLL for (int i = 0; i < (P - 1) * S + FW; i++) {
-        const vfloat in = read(x + i * r.x_step);
-        UNROLL for (int b = 0; b < FW; b++)
-          if (i >= b && (i - b) % S == 0 && (i - b) / S < P) acc[(i - b) / S] += in * k[b];
-      }
+      vfloat k[FW][V];
+      UNROLL for (int b = 0; b < FW; b++)
+        UNROLL for (int v = 0; v < V; v++) k[b][v] = load(w + b * r.ld + v * LANES);
+      UNROLL for (int i = 0; i < (P - 1) * S + FW; i++)
+        UNROLL for (int v = 0; v < V; v++) {
+          const vfloat in = read(x + i * r.x_step + v * LANES);
+          UNROLL for (int b = 0; b < FW; b++)
+            if (i >= b && (i - b) % S == 0 && (i - b) / S < P) acc[(i - b) / S][v] += in * k[b][v];
+        }
     } else {
-      UNROLL for (int b = 0; b < FW; b++) {
-        const vfloat k = load(w + b * r.ld);
-        UNROLL for (int p = 0; p < P; p++) acc[p] += read(x + (p * S + b) * r.x_step) * k;
-      }
+      UNROLL for (int b = 0; b < FW; b++)
+        UNROLL for (int v = 0; v < V; v++) {
+          const vfloat k = load(w + b * r.ld + v * LANES);
+          UNROLL for (int p = 0; p < P; p++) acc[p][v] += read(x + (p * S + b) * r.x_step + v * LANES) * k;
+        }
     }
   }
-  UNROLL for (int p = 0; p < P; p++) {
-    const vfloat v = r.relu ? relu(acc[p]) : acc[p];
-    FULL ? store(y + p * r.y_step, v) : store_part(y + p * r.y_step, v, left);
-  }
+  UNROLL for (int p = 0; p < P; p++)
+    UNROLL for (int v = 0; v < V; v++) {
+      float* to = y + p * r.y_step + v * LANES;
+      const vfloat sum = r.relu ? relu(acc[p][v]) : acc[p][v];
+      FULL ? store(to, sum) : store_part(to, sum, left);
+    }
 }
 
-template <int FW, int S, bool FULL>
+template <int FW, int S, int V, bool FULL>
 __attribute__((noinline)) void strip_row(const StripRow& r) {
+  constexpr int P = STRIP / V;
   int64_t k = 0;
-  for (; k + STRIP <= r.outputs; k += STRIP) strip<FW, S, STRIP, FULL>(r, k);
-  if (k + STRIP / 2 <= r.outputs) {
-    strip<FW, S, STRIP / 2, FULL>(r, k);
-    k += STRIP / 2;
+  for (; k + P <= r.outputs; k += P) strip<FW, S, P, V, FULL>(r, k);
+  if (k + P / 2 <= r.outputs) {
+    strip<FW, S, P / 2, V, FULL>(r, k);
+    k += P / 2;
   }
-  for (; k < r.outputs; k++) strip<FW, S, 1, FULL>(r, k);
+  for (; k < r.outputs; k++) strip<FW, S, 1, V, FULL>(r, k);
 }
 
 using Strips = void (*)(const StripRow&);
 
-template <bool FULL, int... K>
+template <int V, bool FULL, int... K>
 constexpr std::array<Strips, sizeof...(K)> all_strips(std::integer_sequence<int, K...>) {
-  return {strip_row<K / MOST_STRIDE + 1, K % MOST_STRIDE + 1, FULL>...};
+  return {strip_row<K / MOST_STRIDE + 1, K % MOST_STRIDE + 1, V, FULL>...};
 }
-// STRIPS[whole vectors][(taps - 1) * MOST_STRIDE + stride - 1]
+// STRIPS[whole vectors of a line][(taps - 1) * MOST_STRIDE + stride - 1]; of a line of one vector the last two are one
 constexpr auto STRIP_KINDS = std::make_integer_sequence<int, MOST_TAPS * MOST_STRIDE>();
-constexpr std::array<Strips, MOST_TAPS * MOST_STRIDE> STRIPS[2] = {all_strips<false>(STRIP_KINDS),
-                                                                   all_strips<true>(STRIP_KINDS)};
+constexpr std::array<Strips, MOST_TAPS * MOST_STRIDE> STRIPS[] = {
+    all_strips<1, false>(STRIP_KINDS), all_strips<1, true>(STRIP_KINDS), all_strips<LINE_VECTORS, true>(STRIP_KINDS)};
 
 // How far the inputs of a class's columns are apart, in taps, if strips can walk them; else 0.
 int64_t strip_stride(const AxisClass& col) {
@@ -151,34 +161,69 @@ INLINE void fetch(const float* p, int64_t lines) {
   for (int64_t k = 0; k < lines; k++) __builtin_prefetch(p + k * 16, WRITE, 2);
 }
 
-// Channels [begin, end) of part `part` out of `parts` of the rows of a class whose columns strips can walk, vector
-// after vector: what neighbouring rows have in common stays in the first-level cache. A line of each pixel is read and
-// written at a time, which no prefetcher expects, so that the rows behind these are asked for meanwhile, in a row.
-void strips_of_class(const Geometry& g, const AxisClass& row, const AxisClass& col, int64_t stride, const Operands& op,
-                     const float* panel, int64_t ld, int64_t part, int64_t parts, int64_t begin, int64_t end) {
-  const int64_t step = col.positions[1] - col.positions[0], kind = (col.count - 1) * MOST_STRIDE + stride - 1;
-  const int64_t first = part_start(g.n * row.size, part, parts), last = part_start(g.n * row.size, part + 1, parts);
-  const int64_t lines = col.size * LANES / 16, ahead = ROWS_TOGETHER * g.in_w * g.in_pitch * stride;
-  const int64_t ahead_out = ROWS_TOGETHER * g.out_w * g.out_pitch;
-  for (int64_t top = first; top < last; top += ROWS_TOGETHER) {
-    for (int64_t c = begin; c < end; c += LANES) {
-      const float* weights = panel + (row.slot * g.f_w + col.slot) * ld + c;
-      StripRow r = {nullptr, weights, op.bias ? op.bias + c : nullptr, nullptr, g.in_pitch, step * g.out_pitch,
-                    row.step * g.in_w * g.in_pitch, ld, g.f_w * ld, row.count, col.size, end - c, op.relu,
-                    op.accumulate};
-      for (int64_t k = top; k < std::min(top + ROWS_TOGETHER, last); k++) {
-        const int64_t image = k / row.size, i = k % row.size;
-        r.x = op.in + ((image * g.in_h + row.starts[i]) * g.in_w + col.starts[0]) * g.in_pitch + c;
-        r.y = op.out + ((image * g.out_h + row.positions[i]) * g.out_w + col.positions[0]) * g.out_pitch + c;
-        if (top + ROWS_TOGETHER < last && g.out_w >= WIDE) {
-          fetch<0>(r.x - c + ahead + c * col.size, lines * stride);
-          fetch<1>(r.y - c + ahead_out + c * col.size, lines);
+// Channels [begin, end) of part `part` out of `parts` of the rows of a class whose columns strips can walk.
+struct StripClass {
+  const Geometry& g;
+  const AxisClass &row, &col;
+  const Operands& op;
+  const float* panel;
+  int64_t stride, ld, part, parts, begin, end;
+  int64_t step = col.positions[1] - col.positions[0], kind = (col.count - 1) * MOST_STRIDE + stride - 1;
+  int64_t first = part_start(g.n * row.size, part, parts), last = part_start(g.n * row.size, part + 1, parts);
+
+  // Row k, for channels from c on
+  StripRow at(int64_t k, int64_t c) const {
+    const int64_t image = k / row.size, i = k % row.size;
+    return {op.in + ((image * g.in_h + row.starts[i]) * g.in_w + col.starts[0]) * g.in_pitch + c,
+            panel + (row.slot * g.f_w + col.slot) * ld + c, op.bias ? op.bias + c : nullptr,
+            op.out + ((image * g.out_h + row.positions[i]) * g.out_w + col.positions[0]) * g.out_pitch + c,
+            g.in_pitch, step * g.out_pitch, row.step * g.in_w * g.in_pitch, ld, g.f_w * ld, row.count, col.size, end - c,
+            op.relu, op.accumulate};
+  }
+
+  // Few taps: all channels of the outputs of a strip, whose inputs lie in a row, before the next outputs. What the next
+  // ones read for the first time, and write, is asked for meanwhile.
+  void by_outputs() const {
+    for (int64_t k = first; k < last; k++) {
+      const StripRow whole = at(k, 0);
+      const int64_t x_step = stride * g.in_pitch;
+      const float* fresh = whole.x + (row.count - 1) * whole.row_step;
+      for (int64_t o = 0; o < col.size; o += STRIP / LINE_VECTORS) {
+        for (int64_t c = begin, vectors; c < end; c += vectors * LANES) {
+          vectors = end - c >= LINE_VECTORS * LANES ? LINE_VECTORS : 1;
+          StripRow r = at(k, c);
+          r.x += o * x_step, r.y += o * r.y_step;
+          r.outputs = std::min<int64_t>(STRIP / LINE_VECTORS, col.size - o);
+          for (int64_t next = o + STRIP; next < o + STRIP + STRIP / LINE_VECTORS; next++) {
+            __builtin_prefetch(fresh + next * x_step + c);
+            __builtin_prefetch(whole.y + next * r.y_step + c, 1);
+          }
+          STRIPS[vectors > 1 ? 2 : r.left >= LANES][kind](r);
         }
-        STRIPS[r.left >= LANES][kind](r);
       }
     }
   }
-}
+
+  // Vector after vector of a few rows: what neighbouring rows have in common stays in the first-level cache. A line of
+  // each pixel is read and written at a time, which no prefetcher expects, so that the rows behind these are asked for
+  // meanwhile, in a row.
+  void by_channels() const {
+    const int64_t lines = col.size * LANES / 16, ahead = ROWS_TOGETHER * g.in_w * g.in_pitch * stride;
+    const int64_t ahead_out = ROWS_TOGETHER * g.out_w * g.out_pitch;
+    for (int64_t top = first; top < last; top += ROWS_TOGETHER) {
+      for (int64_t c = begin; c < end; c += LANES) {
+        for (int64_t k = top; k < std::min(top + ROWS_TOGETHER, last); k++) {
+          const StripRow r = at(k, c);
+          if (top + ROWS_TOGETHER < last && g.out_w >= WIDE) {
+            fetch<0>(r.x - c + ahead + c * col.size, lines * stride);
+            fetch<1>(r.y - c + ahead_out + c * col.size, lines);
+          }
+          STRIPS[r.left >= LANES][kind](r);
+        }
+      }
+    }
+  }
+};
 
 // panel[slot][c] = w[c][tap of slot]; rows are padded with zeros to a whole block.
 const float* pack_filters(const Geometry& g, const float* w, int64_t ld) {
@@ -311,7 +356,8 @@ void depthwise(const Geometry& g, const Operands& op) {
       for (int64_t a = 0; a < g.rows.classes; a++) {
         for (int64_t b = 0; b < g.cols.classes; b++) {
           if (strides[b]) {
-            strips_of_class(g, g.rows[a], g.cols[b], strides[b], op, panel, ld, part, parts, first, end);
+            const StripClass strips{g, g.rows[a], g.cols[b], op, panel, strides[b], ld, part, parts, first, end};
+            strips.col.count <= FEW_TAPS ? strips.by_outputs() : strips.by_channels();
             continue;
           }
           list_taps(g, g.rows[a], g.cols[b], runs);
