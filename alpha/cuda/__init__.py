@@ -142,7 +142,8 @@ class CudaBackend:
         x.derive().visible = True  # whoever knows the address may write
         return x.ptr
 
-    wrap = staticmethod(memory.wrap)
+    def wrap(self, address: int, shape: tuple[int, ...], dtype: str, owner: Any) -> Array:
+        return memory.wrap(address, shape, dtype, owner)
 
     def stream_handle(self) -> int:
         backlog.close()

@@ -57,7 +57,6 @@ class ConvTile(Candidate):
         return clocks / on.sm_count / on.clocks_per_us
 
     def rejection(self, desc: ConvDesc) -> str | None:
-        """Returns why the kernel cannot compute desc, or None."""
         channels = {"input": desc.ic // desc.groups, "output": desc.oc // desc.groups}
         if any(channels[name] % self.tile.vector for name in self.copied):
             numbers = " and ".join(f"{channels[name]} {name}" for name in self.copied)

@@ -154,7 +154,16 @@ def refusal(desc: ConvDesc) -> str | None:
     return None
 
 
-class Wgmma(Candidate):
+class OnOperands(Candidate):
+    """What reads operands: `on_operands` returns the launch that takes them."""
+
+    on_operands: Callable[..., Run]
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
+
+
+class Wgmma(OnOperands):
     """One tile in one mode.  pooled: of fprop the largest of each 2 x 2 is written, see alpha/cuda/conv/pooled.py."""
 
     def __init__(self, pass_name: str, mode: Mode, tile: Tile, pooled: bool = False) -> None:
@@ -236,9 +245,6 @@ class Wgmma(Candidate):
             return found.box, cluster_list(*tile, rows=self.tile.rows, size=self.tile.cluster)
         by_image = self._memory_us(desc) > BY_IMAGE * found.us
         return found.box, schedule.work_list(*tile, rows=self.tile.rows, by_image=by_image)
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue).

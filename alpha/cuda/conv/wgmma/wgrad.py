@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alpha.cuda.conv.costs import Cost, Stage, device
-from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import is_product, oversized
-from alpha.cuda.conv.wgmma import SCALE_FLOATS, Run, launch_of_arrays, pixels_as_images, refusal
+from alpha.cuda.conv.wgmma import SCALE_FLOATS, OnOperands, Run, pixels_as_images, refusal
 from alpha.cuda.conv.wgmma.boxes import Box
 from alpha.cuda.conv.wgmma.schedule_cluster import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
-from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
@@ -110,7 +109,7 @@ TILES = {
         WgradTile(128, 128, 1, 3, cluster=8), WgradTile(64, 128, 1, 4, cluster=8))}
 
 
-class WgmmaWgrad(Candidate):
+class WgmmaWgrad(OnOperands):
     """A tile of sk_dilated_wgmma. It writes float32, whatever it reads."""
 
     pass_name = "wgrad"
@@ -119,7 +118,7 @@ class WgmmaWgrad(Candidate):
         self.reads, self.tile = reads, tile
         self.planes = READS[reads].planes
         self.name = f"sk_dilated_wgmma {reads} {tile}"
-        defines = {"ELEMENT": {"float16": "f16", "bfloat16": "bf16"}[READS[reads].dtype], "TILE_ROWS": tile.rows,
+        defines = {"ELEMENT": C_TYPES[READS[reads].dtype], "TILE_ROWS": tile.rows,
                    "TAP_COLUMNS": tile.tap_columns, "TAPS_TOGETHER": tile.taps, "OPERAND_PLANES": self.planes,
                    "PIPELINE": tile.stages, "STRIP_PIXELS": tile.strip, "BLOCKS_TOGETHER": tile.cluster}
         self.kernel = Kernel(
@@ -165,9 +164,6 @@ class WgmmaWgrad(Candidate):
     def _factor(self, desc: ConvDesc) -> float:
         of_taps, of_product = device().table.wgmma_wgrad.tiles[self.planes][str(self.tile)]
         return of_taps if desc.h.f * desc.w.f > 1 else of_product
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        return launch_of_arrays("wgrad", self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x, g, dw).
