@@ -32,6 +32,11 @@
     } \
   } \
   ALPHA_KERNEL(name)
+// The same of a kernel whose body follows in braces, and begins with ptx::follow().
+#define ALPHA_GLOBAL(name, bounds, parameters) \
+  extern "C" __global__ void __launch_bounds__ bounds name parameters; \
+  ALPHA_KERNEL(name) \
+  extern "C" __global__ void name parameters
 #define ALPHA_JOINED(a, b) ALPHA_JOINED_OF(a, b)
 #define ALPHA_JOINED_OF(a, b) a##b
 

@@ -224,11 +224,11 @@ INLINE void sum_units_of_block(Ring<Tile> &ring, const Unit *unit, const Next &n
 
 // A unit has unit_ints integers; unit b is the first of block b. It is copied to shared memory while everything else is
 // set up: from a cold start the chain of tables is what a small layer would wait for.
-extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
-sk_dilated_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_g, float *dw, float4
-                 *work, const int *units, int unit_ints, const float *scale_x, const float *scale_g, int images, int
-                 rows, int boxed, int wide_x, int wide_g, int x_once, int g_once, int g_row, int g_step, int x_row, int
-                 x_step, int dw_row, Exact exact, WgradShape shape) {
+ALPHA_GLOBAL(sk_dilated_wgmma, (Tile::THREADS, 1) CLUSTERS,
+             (const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_g, float *dw,
+              float4 *work, const int *units, int unit_ints, const float *scale_x, const float *scale_g, int images,
+              int rows, int boxed, int wide_x, int wide_g, int x_once, int g_once, int g_row, int g_step, int x_row,
+              int x_step, int dw_row, Exact exact, WgradShape shape)) {
   ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
@@ -266,12 +266,10 @@ sk_dilated_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap 
   }
 #endif
 }
-ALPHA_KERNEL(sk_dilated_wgmma)
 
 // Adds up the slots of tiles cut into several units. Grid (parts of a slot, tiles of 64 rows): a thread adds one float4
 // of every split-th slot; the partial sums of an element meet in shared memory, always in the same order.
-extern "C" __global__ void __launch_bounds__(256)
-sum_units(const float4 *work, float *dw, const Sum *sums, int dw_row, int split) {
+ALPHA_GLOBAL(sum_units, (256), (const float4 *work, float *dw, const Sum *sums, int dw_row, int split)) {
   ptx::follow();
   __shared__ float4 partial[256];
   constexpr int SLOT = Tile::SUMS * 32;  // float4
@@ -292,4 +290,3 @@ sum_units(const float4 *work, float *dw, const Sum *sums, int dw_row, int split)
   for (int p = 1; p < split; p++) add(sum, partial[p * width + lane]);
   to().finish(quad, sum, scale);
 }
-ALPHA_KERNEL(sum_units)
