@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
+from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
 
 FIELDS = ("rows", "width", "in_", "in_h", "in_w", "out", "out_h", "out_w", "taps_h", "taps_w", "tap_in_h", "tap_in_w",
           "w", "tap_w_h", "tap_w_w", "unused")
 Run = tuple[int, int, int]
 LIMIT = 1 << 31  # what the kernel's 32-bit integers hold
+POINT = Axis(i=1, o=1, f=1, s=1, p=0, d=1)  # of maps and filters of one pixel: a convolution that is a product
 
 
 class Slabs(NamedTuple):

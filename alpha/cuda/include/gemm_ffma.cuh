@@ -115,9 +115,6 @@ template <class T> struct Ffma {
     col0 = warp_col + col * 4;
     a0 = T::A_KMAJOR ? (warp_row + row) * T::K_STRIDE : row0;
     b0 = T::B_KMAJOR ? (warp_col + col) * T::K_STRIDE : col0;
-    clear();
-  }
-  INLINE void clear() {
     UNROLL for (int i = 0; i < T::TM; i++)
       UNROLL for (int j = 0; j < T::TN; j++) {
         acc[i][j] = 0.f;

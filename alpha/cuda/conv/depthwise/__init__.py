@@ -30,10 +30,7 @@ SUM = Kernel("conv_depthwise.cu", "depthwise_sum", "ptr slices, ptr dw, i32 coun
 
 def lanes_for(channels: int) -> int:
     """Returns how many threads side by side share the channels: a power of two."""
-    lanes = 1
-    while lanes < LANES and lanes < channels:
-        lanes *= 2
-    return lanes
+    return min(LANES, 1 << (channels - 1).bit_length())
 
 
 def axis_table(size: int, classes: Iterable[TapClass]) -> np.ndarray:
@@ -76,14 +73,16 @@ class Depthwise(Candidate):
             steps = first_h.tap_step, first_w.tap_step, first_h.step, first_w.step
         (n, height, width, channels), (_, *read) = shapes
         tables = [upload(axis_table(*each)) for each in zip((height, width), classes)]
-        grid, lanes = self._grid(n * height * width, channels)
-        sizes = (n * height * width, height, width, *read, channels, w.f, h.f * w.f, *steps,
+        positions, lanes = n * height * width, lanes_for(channels)
+        column_tiles = ceil_div(channels, lanes)  # enough blocks to fill the device a few times, each for many positions
+        blocks = min(ceil_div(positions, THREADS // lanes), ceil_div(4 * BLOCKS * context.sm_count, column_tiles))
+        sizes = (positions, height, width, *read, channels, w.f, h.f * w.f, *steps,
                  *((multiplier, 1) if fprop else (1, multiplier)), lanes)
         kernel = self.kernel
 
         def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             b, relu = epilogue.known()
-            kernel(grid, x, weight, b, y, *tables, *sizes, relu, 0)
+            kernel((blocks, column_tiles), x, weight, b, y, *tables, *sizes, relu, 0)
         return launch
 
     def _wgrad(self, desc: ConvDesc) -> Launch:
@@ -104,13 +103,6 @@ class Depthwise(Candidate):
             kernel(grid, x, g, parts, rectangles, *sizes)
             SUM(sum_grid, parts, dw, slices, taps, desc.oc)
         return launch
-
-    def _grid(self, positions: int, channels: int) -> tuple[tuple[int, int], int]:
-        """Returns the grid and the lanes: enough blocks to fill the device a few times, each for many positions."""
-        lanes = lanes_for(channels)
-        column_tiles = ceil_div(channels, lanes)
-        blocks = min(ceil_div(positions, THREADS // lanes), ceil_div(4 * BLOCKS * context.sm_count, column_tiles))
-        return (blocks, column_tiles), lanes
 
 
 def _rectangles(desc: ConvDesc) -> np.ndarray:

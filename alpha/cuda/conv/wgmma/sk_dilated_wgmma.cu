@@ -134,8 +134,7 @@ template <class T> struct UnitSum {
       add<TAPS * T::WIDTH>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16),
                          reinterpret_cast<float(&)[TAPS * T::TAP_SUMS]>(sum[TAP * T::TAP_SUMS]));
     } else {
-      float some[TAPS * T::TAP_SUMS];
-      UNROLL for (int i = 0; i < TAPS * T::TAP_SUMS; i++) some[i] = 0.f;
+      float some[TAPS * T::TAP_SUMS] = {};
       add<TAPS * T::WIDTH>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16), some);
       UNROLL for (int i = 0; i < TAPS * T::TAP_SUMS; i++) sum[TAP * T::TAP_SUMS + i] += some[i];
     }
@@ -210,8 +209,7 @@ INLINE void sum_units_of_block(Ring<Tile> &ring, const Unit *unit, const Next &n
     if constexpr (EXACT) {
       exact_unit<Tile>(exact, shape, boxed, ring.buffers, unit, store);
     } else {
-      float sum[Tile::SUMS];
-      UNROLL for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
+      float sum[Tile::SUMS] = {};
       UnitSum<Tile> blocks(ring, consumer);
       for_each_part(unit, same, [&](const Segment *s, int, int count) {
         blocks.add(count, same(s->side<Tile::STRIP>()), same(s->tap), same(s->taps), sum);
