@@ -103,7 +103,7 @@ class Halo(Candidate):
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING,
                 exact: tuple[Any, ...] = UNFLAGGED) -> None:
-            b, relu = epilogue.known()
+            b, relu = epilogue
             parts = statistics.attach(y, CONSUMERS * grid) if fprop else None
             self.kernel(grid, maps(x.ptr, w.ptr, y.ptr), b, x.scale, w.scale, parts, table, *sizes, relu, streams,
                         *exact, 0)

@@ -74,14 +74,15 @@ class Depthwise(Candidate):
         (n, height, width, channels), (_, *read) = shapes
         tables = [upload(axis_table(*each)) for each in zip((height, width), classes)]
         positions, lanes = n * height * width, lanes_for(channels)
-        column_tiles = ceil_div(channels, lanes)  # enough blocks to fill the device a few times, each for many positions
+        column_tiles = ceil_div(channels, lanes)
+        # enough blocks to fill the device a few times, each for many positions
         blocks = min(ceil_div(positions, THREADS // lanes), ceil_div(4 * BLOCKS * context.sm_count, column_tiles))
         sizes = (positions, height, width, *read, channels, w.f, h.f * w.f, *steps,
                  *((multiplier, 1) if fprop else (1, multiplier)), lanes)
         kernel = self.kernel
 
         def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            b, relu = epilogue.known()
+            b, relu = epilogue
             kernel((blocks, column_tiles), x, weight, b, y, *tables, *sizes, relu, 0)
         return launch
 

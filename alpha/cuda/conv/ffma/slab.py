@@ -126,7 +126,7 @@ class SlabTile(ConvTile):
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.columns, slabs.w_row
 
         def run(x: Any, w: Any, y: Array, epilogue: Epilogue, scaled: tuple[Any, ...]) -> None:
-            b, relu = epilogue.known()
+            b, relu = epilogue
             kernel(grid, x, w, b, y, *partial.arguments(), *arrays, *sizes, relu, *scaled)
         return run
 

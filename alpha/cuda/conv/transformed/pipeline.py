@@ -184,7 +184,7 @@ class Transformed(Candidate):
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             u = empty((floats,), "float32")
             transform(w, u)
-            run(x, u, y, *epilogue.known())
+            run(x, u, y, *epilogue)
         return launch
 
     def _forward(self, desc: ConvDesc) -> Launch:
@@ -206,7 +206,7 @@ class Transformed(Candidate):
         sizes = s.filter_floats, s.floats(inner), s.floats(s.outer)
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            bias, relu = epilogue.known()
+            bias, relu = epilogue
             u, v, m = (empty((size,), "float32") for size in sizes)
             for w_at, y_at, transform, chunks in steps:
                 transform(offset(w, w_at), u)

@@ -266,7 +266,7 @@ class Wgmma(OnOperands):
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None,
                 adds: bool = False, residual: Array | None = None, exact: tuple[Any, ...] = UNFLAGGED) -> None:
-            b, relu = epilogue.known()
+            b, relu = epilogue
             b, out = b and offset(b, 4 * first), offset(y, y_first)
             if counts:
                 parts = statistics.attach(y, CONSUMERS * grid)

@@ -180,7 +180,7 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
 
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
 def _launch(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
-    bias, relu = epilogue.known()
+    bias, relu = epilogue
     kernel, grid, partial, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, p.vector)
     kernel(grid, a, b, bias, y, *partial.arguments(), p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *tiles, relu)
 

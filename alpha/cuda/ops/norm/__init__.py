@@ -106,7 +106,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
                 running_var: Array | None, epilogue: Epilogue, *, training: bool, momentum: float, eps: float
                 ) -> Arrays:
     """Returns y, which may wait to be written, mean and istd."""
-    residual, relu = epilogue.known()
+    residual, relu = epilogue
     bound = lazy.bound_of(residual)
     waits = training and (residual is None or bound) and _may_wait(x, gamma, beta, residual)
     memory = lazy.reserve(x.shape) if waits else None
