@@ -56,7 +56,7 @@ class Device(NamedTuple):
     @property
     def table(self) -> Any:
         """The constants of its class."""
-        return TABLES.get(self.arch, HOPPER)
+        return HOPPER
 
     @property
     def slower(self) -> float:
@@ -265,4 +265,3 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         cluster_us=1.6,                      # more, where the blocks of a cluster add up theirs
         part=0.8,                            # of a block, whatever the number of its taps, where a tile has three
         strip={192: 0.97, 128: 0.89, 64: 1.09}))  # of a whole strip in what its pixels should take, by rows of a tile
-TABLES = {"sm_90a": HOPPER}
