@@ -31,27 +31,17 @@ RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 
 # ---- the device ------------------------------------------------------------------------------------------------------
 class Device(NamedTuple):
-    """A GPU under load.
+    """A GPU under load."""
 
-    Attributes:
-        arch: its class, "sm_90a".
-        sm_count: multiprocessors.
-        clock_ghz: of them.
-        fma, mma: multiply-adds of a multiprocessor per clock: in float32; of 16 bits by mma.sync, with float32 sums.
-        launch_us: of a kernel behind another.
-        latency_us: of a step that waits for the one before: a pipeline that fills, a table that is read.
-        dram, l2: bytes per microsecond.
-    """
-
-    arch: str
-    sm_count: int
-    clock_ghz: float
-    fma: float
-    mma: float
-    launch_us: float
-    latency_us: float
-    dram: float
-    l2: float
+    arch: str          # its class, "sm_90a"
+    sm_count: int      # multiprocessors
+    clock_ghz: float   # of them
+    fma: float         # multiply-adds of a multiprocessor per clock, in float32
+    mma: float         # of 16 bits by mma.sync, with float32 sums
+    launch_us: float   # of a kernel behind another
+    latency_us: float  # of a step that waits for the one before: a pipeline that fills, a table that is read
+    dram: float        # bytes per microsecond
+    l2: float          # likewise
 
     @property
     def table(self) -> Any:
@@ -121,23 +111,15 @@ def read(path: Path, arch: str) -> Device:
 
 # ---- costs -----------------------------------------------------------------------------------------------------------
 class Stage(NamedTuple):
-    """Work that is done at the same time as bytes are moved.
+    """Work that is done at the same time as bytes are moved."""
 
-    Attributes:
-        work: of a unit, see `Device.rate`.
-        nbytes: of a level, "dram" or "l2".
-        depth: steps that wait for each other.
-        launches: of kernels.
-        seen: share of the lesser of work and bytes that is not hidden behind the greater.
-    """
-
-    work: float = 0.0
+    work: float = 0.0    # of a unit, see `Device.rate`
     unit: str = "us"
-    nbytes: float = 0.0
+    nbytes: float = 0.0  # of a level, "dram" or "l2"
     level: str = "dram"
-    depth: float = 0
-    launches: float = 0
-    seen: float = 0.0
+    depth: float = 0     # steps that wait for each other
+    launches: float = 0  # of kernels
+    seen: float = 0.0    # share of the lesser of work and bytes that is not hidden behind the greater
 
 
 class Cost(NamedTuple):

@@ -28,24 +28,16 @@ POINT = Axis(i=1, o=1, f=1, s=1, p=0, d=1)  # of maps and filters of one pixel: 
 
 
 class Slabs(NamedTuple):
-    """A pass as the kernel sees it.
+    """A pass as the kernel sees it."""
 
-    Attributes:
-        classes: int32 array (classes, 16), columns as in FIELDS, the longest sums first.
-        in_image, out_image: elements of an image of the tensor that is read, and of the one that is written.
-        channels, columns: of one group; what is summed over at each tap, and what is written.
-        w_row: elements of an output channel's filter.
-        images, groups: numbers of them.
-    """
-
-    classes: np.ndarray
-    in_image: int
-    out_image: int
-    channels: int
-    columns: int
-    w_row: int
-    images: int
-    groups: int
+    classes: np.ndarray  # int32 array (classes, 16), columns as in FIELDS, the longest sums first
+    in_image: int        # elements of an image of the tensor that is read
+    out_image: int       # and of the one that is written
+    channels: int        # of one group; what is summed over at each tap
+    columns: int         # of one group; what is written
+    w_row: int           # elements of an output channel's filter
+    images: int          # numbers of them
+    groups: int          # likewise
 
     @property
     def sums(self) -> list[tuple[int, int, int, list[tuple[int, int]]]]:

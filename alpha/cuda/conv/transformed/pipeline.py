@@ -48,21 +48,13 @@ ADD_BLOCKS = 256
 
 
 class Sizes(NamedTuple):
-    """What a pass is made of.
+    """What a pass is made of."""
 
-    Attributes:
-        tiles: of the maps, with the channels that are read and those that are written.
-        kernels: of the transforms.
-        chunk: tiles at a time.
-        outer: written channels at a time.
-        numbers: floats of a spectral point's channel.
-    """
-
-    tiles: Tiles
-    kernels: Any
-    chunk: int
-    outer: int
-    numbers: int
+    tiles: Tiles  # of the maps, with the channels that are read and those that are written
+    kernels: Any  # of the transforms
+    chunk: int    # tiles at a time
+    outer: int    # written channels at a time
+    numbers: int  # floats of a spectral point's channel
 
     @property
     def chunks(self) -> Iterator[tuple[int, int]]:

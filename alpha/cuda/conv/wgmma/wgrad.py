@@ -33,9 +33,6 @@ class WgradTile(NamedTuple):
 
     A buffer is a strip of neighbouring outputs of a row. The taps of a pixel are neighbours in shared memory, those of
     the next pixel lie a box further on, and only the last of them is not there already.
-
-    Attributes:
-        cluster: blocks that share a unit, and add up what they have of it in each other's shared memory.
     """
 
     rows: int
@@ -43,7 +40,7 @@ class WgradTile(NamedTuple):
     taps: int
     stages: int
     strip: int = 1
-    cluster: int = 1
+    cluster: int = 1  # blocks that share a unit, and add up what they have of it in each other's shared memory
 
     def __str__(self) -> str:
         return (f"{self.rows}x{self.taps}x{self.tap_columns}" + f" strip {self.strip}" * (self.strip > 1)
@@ -213,19 +210,13 @@ class WgmmaWgrad(OnOperands):
 class Form(NamedTuple):
     """How TMA sees an operand: (channels of a box, pixels, images, chunks of channels, planes), or all in one chunk; in
     boxes of positions (channels of a box, column, row, image, chunk of channels).
-
-    Attributes:
-        dims: of each map.
-        boxes: that of a tile, and that of the last one, which has fewer chunks; of each map.
-        wide: a box has all of a tile's channels.
-        offsets: where the tensor of each map begins.
     """
 
-    dims: tuple[Shape, ...]
+    dims: tuple[Shape, ...]   # of each map
     strides: Shape
-    boxes: tuple[Shape, ...]
-    wide: bool
-    offsets: Shape = ()
+    boxes: tuple[Shape, ...]  # that of a tile, and that of the last one, which has fewer chunks; of each map
+    wide: bool                # a box has all of a tile's channels
+    offsets: Shape = ()       # where the tensor of each map begins
 
 
 def _shape(desc: ConvDesc, which: str) -> Shape:
