@@ -24,13 +24,9 @@ template <int REGISTERS> INLINE void setmaxnreg_dec() {
 
 // ---- clusters: `__global__ void __cluster_dims__(2, 1, 1) kernel(...)`; no block returns before the last access to it
 INLINE int cluster_rank() {  // of this block in its cluster, x fastest
-#ifdef __CUDACC__
   int rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  PTX_PURE(rank = emu::cluster_rank(), "mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
-#else
-  return emu::cluster_rank();
-#endif
 }
 // The barrier of all threads of the cluster: what was written before arriving is seen after waiting.
 INLINE void cluster_arrive() { PTX(emu::cluster_arrive(), "barrier.cluster.arrive.release.aligned;" :: : "memory"); }
@@ -40,13 +36,9 @@ INLINE void cluster_arrive_relaxed() {  // says that this thread came by, and no
 INLINE void cluster_wait() { PTX(emu::cluster_wait(), "barrier.cluster.wait.acquire.aligned;" :: : "memory"); }
 template <class T>
 INLINE T* cluster_map(T* p, int rank) {  // where that block has what this one has at p, for ordinary loads and stores
-#ifdef __CUDACC__
   uint64_t there;
-  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
+  PTX_PURE(there = (uint64_t)emu::cluster_map(p, rank), "mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
   return (T*)there;
-#else
-  return (T*)emu::cluster_map(p, rank);
-#endif
 }
 
 // ---- mbarrier
