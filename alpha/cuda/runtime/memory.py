@@ -92,7 +92,7 @@ class Pool:
     """PyCUDA's pools and what is counted about them.  Bytes are those asked for, not those that blocks round up to."""
 
     def __init__(self, main: Any, pinned: Any) -> None:
-        self.main, self.pinned = main, pinned  # main: of all arrays, but for those of recordings, which have an arena each
+        self.main, self.pinned = main, pinned  # main: of all arrays but those of recordings, which have an arena each
         self.device = self.main                # the one that blocks are taken from now
         self.reserved = 0                      # bytes that recordings hold
         self.peak = 0                          # the most that was live since the last reset
