@@ -23,9 +23,9 @@ def refuse_part(t: Tensor, where: str) -> None:
     """Raises GraphError for a tensor that shares its elements with another one on some devices, or for some shapes."""
     if t.shares == "sometimes":
         raise GraphError(message(where, f"the tensor of shape {t.shape} is a part or a rearrangement of another one, "
-                                 "with which it may or may not share its elements", "to change a part of x: x[i] = x[i] "
-                                 "+ y, instead of x[i] += y; for new values of the whole: x.copy_(y); for a tensor of "
-                                 "its own: y = y + 0"))
+                                 "with which it may or may not share its elements",
+                                 "to change a part of x: x[i] = x[i] + y, instead of x[i] += y; for new values of the "
+                                 "whole: x.copy_(y); for a tensor of its own: y = y + 0"))
 
 
 def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:

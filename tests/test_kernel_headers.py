@@ -49,11 +49,11 @@ def test_no_header_is_a_diary(path: Path) -> None:
     assert text.count("\n") < 45 and not DIARY.search(text.replace("tried.md", "")), DIARY.search(text)
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if "__global__" in path.read_text()],
+@pytest.mark.parametrize("path", [path for path in SOURCES if re.search("__global__|ALPHA_GLOBAL", path.read_text())],
                          ids=lambda path: path.name)
 def test_a_kernel_begins_with_its_wait(path: Path) -> None:
     """Else it may read what the kernel before it in a recording has not written yet (runtime/recording.py)."""
-    bodies = re.findall(r'extern "C" __global__[^{]*{([^;]*);', path.read_text())
+    bodies = re.findall(r'(?:extern "C" __global__|ALPHA_GLOBAL)[^{]*{([^;]*);', path.read_text())
     assert bodies and all(body.strip() == "ptx::follow()" for body in bodies)
 
 

@@ -68,9 +68,7 @@ class CudaBackend:
         self.forget([dst])
         memory.copy(dst, src)
 
-    def forget(self, arrays: Sequence[Array]) -> None:
-        lazy.forget(arrays)
-
+    forget = staticmethod(lazy.forget)
     array_name = "alpha.cuda.Array, as alpha.cuda.runtime.memory.empty returns"
 
     def accept(self, x: Any) -> Array | None:
@@ -84,19 +82,10 @@ class CudaBackend:
     def memory(self, x: Array) -> object:
         return x if x.derived is None else x.derived
 
-    def memory_key(self, x: Array) -> int:
-        return lazy.memory_key(x)
-
-    def form(self, x: Array) -> list[str] | None:
-        return lazy.form_of(x)
-
-    def progress(self, x: Array) -> str | None:
-        return lazy.progress(x)
-
-    def write_as(self, x: Array, form: str) -> None:
-        lazy.write_as(x, form)
-
-    held, undisturbed = staticmethod(lazy.held), staticmethod(lazy.undisturbed)
+    memory_key = staticmethod(lazy.memory_key)
+    form, progress = staticmethod(lazy.form_of), staticmethod(lazy.progress)
+    write_as, held = staticmethod(lazy.write_as), staticmethod(lazy.held)
+    undisturbed, inferring = staticmethod(lazy.undisturbed), staticmethod(lazy.inferring)
     flops_per_byte = 60.0
 
     def memory_limit(self) -> int:
@@ -131,9 +120,6 @@ class CudaBackend:
 
     def recorder(self) -> Any:
         return memory.recorder
-
-    def inferring(self) -> AbstractContextManager[None]:
-        return lazy.inferring()
 
     def step_numbers(self, numbers: tuple[float, ...]) -> AbstractContextManager[Array]:
         return memory.recorder.step_numbers(numbers)  # type: ignore[no-any-return]

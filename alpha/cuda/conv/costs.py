@@ -31,32 +31,22 @@ RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 
 # ---- the device ------------------------------------------------------------------------------------------------------
 class Device(NamedTuple):
-    """A GPU under load.
+    """A GPU under load."""
 
-    Attributes:
-        arch: its class, "sm_90a".
-        sm_count: multiprocessors.
-        clock_ghz: of them.
-        fma, mma: multiply-adds of a multiprocessor per clock: in float32; of 16 bits by mma.sync, with float32 sums.
-        launch_us: of a kernel behind another.
-        latency_us: of a step that waits for the one before: a pipeline that fills, a table that is read.
-        dram, l2: bytes per microsecond.
-    """
-
-    arch: str
-    sm_count: int
-    clock_ghz: float
-    fma: float
-    mma: float
-    launch_us: float
-    latency_us: float
-    dram: float
-    l2: float
+    arch: str          # its class, "sm_90a"
+    sm_count: int      # multiprocessors
+    clock_ghz: float   # of them
+    fma: float         # multiply-adds of a multiprocessor per clock, in float32
+    mma: float         # of 16 bits by mma.sync, with float32 sums
+    launch_us: float   # of a kernel behind another
+    latency_us: float  # of a step that waits for the one before: a pipeline that fills, a table that is read
+    dram: float        # bytes per microsecond
+    l2: float          # likewise
 
     @property
     def table(self) -> Any:
         """The constants of its class."""
-        return TABLES.get(self.arch, HOPPER)
+        return HOPPER
 
     @property
     def slower(self) -> float:
@@ -121,23 +111,15 @@ def read(path: Path, arch: str) -> Device:
 
 # ---- costs -----------------------------------------------------------------------------------------------------------
 class Stage(NamedTuple):
-    """Work that is done at the same time as bytes are moved.
+    """Work that is done at the same time as bytes are moved."""
 
-    Attributes:
-        work: of a unit, see `Device.rate`.
-        nbytes: of a level, "dram" or "l2".
-        depth: steps that wait for each other.
-        launches: of kernels.
-        seen: share of the lesser of work and bytes that is not hidden behind the greater.
-    """
-
-    work: float = 0.0
+    work: float = 0.0    # of a unit, see `Device.rate`
     unit: str = "us"
-    nbytes: float = 0.0
+    nbytes: float = 0.0  # of a level, "dram" or "l2"
     level: str = "dram"
-    depth: float = 0
-    launches: float = 0
-    seen: float = 0.0
+    depth: float = 0     # steps that wait for each other
+    launches: float = 0  # of kernels
+    seen: float = 0.0    # share of the lesser of work and bytes that is not hidden behind the greater
 
 
 class Cost(NamedTuple):
@@ -265,4 +247,3 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         cluster_us=1.6,                      # more, where the blocks of a cluster add up theirs
         part=0.8,                            # of a block, whatever the number of its taps, where a tile has three
         strip={192: 0.97, 128: 0.89, 64: 1.09}))  # of a whole strip in what its pixels should take, by rows of a tile
-TABLES = {"sm_90a": HOPPER}

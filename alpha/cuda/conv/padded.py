@@ -66,8 +66,8 @@ class Padded(Candidate):
 
         def launch(a: Array, b: Array, out: Array, epilogue: Epilogue = NOTHING) -> None:
             made = out if out.shape == written else empty(written, out.dtype)
-            bias, relu = epilogue.known()
-            more = (Epilogue.of(bias and _fitted(bias, y[3:]), "relu" if relu else None),) * (self.pass_name == "fprop")
+            bias, relu = epilogue
+            more = (Epilogue(bias and _fitted(bias, y[3:]), relu),) * (self.pass_name == "fprop")
             run(_fitted(a, first), _fitted(b, second), made, *more)
             if made is not out:  # what belongs to the result
                 ranges = tuple((0, n, 1) for n in out.shape)

@@ -80,25 +80,17 @@ def precision_of(dtype: str) -> str:
 
 
 class Candidate:
-    """A kernel with its tile, which does not change.
+    """A kernel with its tile, which does not change."""
 
-    Attributes:
-        pass_name: "fprop", "dgrad" or "wgrad".
-        name: shown to people and stored by the tuner: "ks_deconv 128x64".
-        reads, writes: what the kernel reads (lazy/operands.py) and its output's dtype.
-        adds: whether launch(g, w, dx, adds=True) of a dgrad adds to what dx holds.
-        joins: whether launch(x, w, y, epilogue, residual=r) of fprop adds r before relu, to what it would store.
-        precisions: those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
-        algorithm: its name in alpha.ops.algorithms.names.
-    """
-
-    pass_name: str
-    name: str
-    reads: str = "float32"
-    writes: str = "float32"
-    adds = joins = False
+    pass_name: str             # "fprop", "dgrad" or "wgrad"
+    name: str                  # shown to people and stored by the tuner: "ks_deconv 128x64"
+    reads: str = "float32"     # what the kernel reads (lazy/operands.py)
+    writes: str = "float32"    # its output's dtype
+    adds = False               # whether launch(g, w, dx, adds=True) of a dgrad adds to what dx holds
+    joins = False              # whether launch(x, w, y, epilogue, residual=r) of fprop adds r to y, before relu
+    algorithm: str = "direct"  # its name in alpha.ops.algorithms.names
+    # Those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
     precisions: tuple[str, ...] | None = None
-    algorithm: str = "direct"
 
     def rejection(self, desc: ConvDesc) -> str | None:
         """Returns why it does not compute desc, or None."""

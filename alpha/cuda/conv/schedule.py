@@ -18,33 +18,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
+from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
 
 FIELDS = ("rows", "width", "in_", "in_h", "in_w", "out", "out_h", "out_w", "taps_h", "taps_w", "tap_in_h", "tap_in_w",
           "w", "tap_w_h", "tap_w_w", "unused")
 Run = tuple[int, int, int]
 LIMIT = 1 << 31  # what the kernel's 32-bit integers hold
+POINT = Axis(i=1, o=1, f=1, s=1, p=0, d=1)  # of maps and filters of one pixel: a convolution that is a product
 
 
 class Slabs(NamedTuple):
-    """A pass as the kernel sees it.
+    """A pass as the kernel sees it."""
 
-    Attributes:
-        classes: int32 array (classes, 16), columns as in FIELDS, the longest sums first.
-        in_image, out_image: elements of an image of the tensor that is read, and of the one that is written.
-        channels, columns: of one group; what is summed over at each tap, and what is written.
-        w_row: elements of an output channel's filter.
-        images, groups: numbers of them.
-    """
-
-    classes: np.ndarray
-    in_image: int
-    out_image: int
-    channels: int
-    columns: int
-    w_row: int
-    images: int
-    groups: int
+    classes: np.ndarray  # int32 array (classes, 16), columns as in FIELDS, the longest sums first
+    in_image: int        # elements of an image of the tensor that is read
+    out_image: int       # and of the one that is written
+    channels: int        # of one group; what is summed over at each tap
+    columns: int         # of one group; what is written
+    w_row: int           # elements of an output channel's filter
+    images: int          # numbers of them
+    groups: int          # likewise
 
     @property
     def sums(self) -> list[tuple[int, int, int, list[tuple[int, int]]]]:

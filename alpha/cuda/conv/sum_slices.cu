@@ -15,8 +15,9 @@ struct SumTile {
   int unused[3];
 };
 
-extern "C" __global__ void __launch_bounds__(256)
-sum_slices(const float *work, float *dw, const SumTile *tiles, int tile_floats, int tile_cols, int dw_row, int split) {
+ALPHA_GLOBAL(sum_slices, (256),
+             (const float *work, float *dw, const SumTile *tiles, int tile_floats, int tile_cols, int dw_row,
+              int split)) {
   ptx::follow();
   __shared__ float4 partial[256];
   const SumTile tile = tiles[blockIdx.y];
@@ -45,4 +46,3 @@ sum_slices(const float *work, float *dw, const SumTile *tiles, int tile_floats, 
       if (col + q < tile.cols) to[q] = v[q];
   }
 }
-ALPHA_KERNEL(sum_slices)

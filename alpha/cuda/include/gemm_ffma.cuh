@@ -70,10 +70,6 @@ template <class T, int ROWS, int LANES> struct KMajorCopy {
   INLINE void operator()(float *buffer, const float *const *rows, int offset, int k_left) const {
     const float *from[COUNT];
     UNROLL for (int i = 0; i < COUNT; i++) from[i] = rows[first + i * STEP] + (offset + k);
-    chunks(buffer, from, k_left);
-  }
-  // from[i]: address of the chunk that goes into buffer row first + i * STEP, at k
-  INLINE void chunks(float *buffer, const float *const (&from)[COUNT], int k_left) const {
     const int bytes = k < k_left ? 4 * T::VEC : 0;
     buffer += first * T::K_STRIDE + k;
     UNROLL for (int i = 0; i < COUNT; i++) ptx::cp_async<4 * T::VEC>(buffer + i * STEP * T::K_STRIDE, from[i], bytes);
@@ -119,9 +115,6 @@ template <class T> struct Ffma {
     col0 = warp_col + col * 4;
     a0 = T::A_KMAJOR ? (warp_row + row) * T::K_STRIDE : row0;
     b0 = T::B_KMAJOR ? (warp_col + col) * T::K_STRIDE : col0;
-    clear();
-  }
-  INLINE void clear() {
     UNROLL for (int i = 0; i < T::TM; i++)
       UNROLL for (int j = 0; j < T::TN; j++) {
         acc[i][j] = 0.f;

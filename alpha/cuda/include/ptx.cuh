@@ -8,10 +8,12 @@
   extern __shared__ __align__(1024) unsigned char alpha_dynamic_shared[]; \
   type* name = (type*)alpha_dynamic_shared
 #define PTX(emulated, ...) asm volatile(__VA_ARGS__)
+#define PTX_PURE(emulated, ...) asm(__VA_ARGS__)  // whose results are all that it does
 #define ALPHA_TRAP() __trap()
 #else
 #include "emu_ptx.hpp"
 #define PTX(emulated, ...) emulated
+#define PTX_PURE(emulated, ...) emulated
 #define ALPHA_IS_LEFT_OUT(name) false
 #define ALPHA_TRAP()
 #endif
@@ -32,12 +34,19 @@
     } \
   } \
   ALPHA_KERNEL(name)
+// The same of a kernel whose body follows in braces, and begins with ptx::follow().
+#define ALPHA_GLOBAL(name, bounds, parameters) \
+  extern "C" __global__ void __launch_bounds__ bounds name parameters; \
+  ALPHA_KERNEL(name) \
+  extern "C" __global__ void name parameters
 #define ALPHA_JOINED(a, b) ALPHA_JOINED_OF(a, b)
 #define ALPHA_JOINED_OF(a, b) a##b
 
 namespace ptx {
 #ifdef __CUDACC__
 INLINE unsigned shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+#else
+INLINE unsigned shared(const void* p) { return (unsigned)((const char*)p - emu::engine.dynamic_shared); }
 #endif
 
 // The first thing in every kernel: it waits until the kernel before it has ended, and what that wrote can be read. In a
@@ -50,35 +59,19 @@ INLINE void follow() {
 
 // ---- 1 / x and 2^x within 2 units in the last place; results below 2^-126 are 0
 INLINE float reciprocal(float x) {
-#ifdef __CUDACC__
-  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
+  PTX_PURE(x = 1 / x, "rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
   return x;
-#else
-  return 1 / x;
-#endif
 }
 INLINE float exp2(float x) {
-#ifdef __CUDACC__
-  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+  PTX_PURE(x = exp2f(x), "ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
   return x;
-#else
-  return exp2f(x);
-#endif
 }
 
 // ---- the compiler forgets what it has made from a word: it makes it again where it would have kept it in registers
-INLINE void forget(unsigned& word) {
-#ifdef __CUDACC__
-  asm("" : "+r"(word));
-#endif
-}
+INLINE void forget(unsigned& word) { PTX_PURE((void)word, "" : "+r"(word)); }
 
 // ---- what this stands in is jumped over; else the compiler may run it in any case and choose among values afterwards
-INLINE void branch() {
-#ifdef __CUDACC__
-  asm volatile("");
-#endif
-}
+INLINE void branch() { PTX((void)0, ""); }
 
 // ---- cp.async (sm_80): BYTES = 4, 8 or 16 land in shared memory by the wait; beyond src_bytes they are zero
 template <int BYTES> INLINE void cp_async(void* dst, const void* src, int src_bytes = BYTES) {
@@ -128,13 +121,9 @@ PTX_MMA(f16, Fp16, "m16n8k16.row.col.f32.f16.f16.f32")
 PTX_MMA(bf16, Bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 PTX_MMA(tf32, Tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")  // of float32's bits, whose low 13 are ignored
 INLINE unsigned to_tf32(float v) {  // round to nearest, ties away: what mma_tf32 should be fed
-#ifdef __CUDACC__
-  unsigned r;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+  unsigned r = __float_as_uint(v);
+  PTX_PURE(r = (r & 0x7F800000u) == 0x7F800000u ? r : (r + 0x1000u) & ~0x1FFFu,
+           "cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
   return r;
-#else
-  unsigned u = __float_as_uint(v);
-  return (u & 0x7F800000u) == 0x7F800000u ? u : (u + 0x1000u) & ~0x1FFFu;
-#endif
 }
 }  // namespace ptx

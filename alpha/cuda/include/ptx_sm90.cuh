@@ -24,13 +24,9 @@ template <int REGISTERS> INLINE void setmaxnreg_dec() {
 
 // ---- clusters: `__global__ void __cluster_dims__(2, 1, 1) kernel(...)`; no block returns before the last access to it
 INLINE int cluster_rank() {  // of this block in its cluster, x fastest
-#ifdef __CUDACC__
   int rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  PTX_PURE(rank = emu::cluster_rank(), "mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
-#else
-  return emu::cluster_rank();
-#endif
 }
 // The barrier of all threads of the cluster: what was written before arriving is seen after waiting.
 INLINE void cluster_arrive() { PTX(emu::cluster_arrive(), "barrier.cluster.arrive.release.aligned;" :: : "memory"); }
@@ -40,13 +36,9 @@ INLINE void cluster_arrive_relaxed() {  // says that this thread came by, and no
 INLINE void cluster_wait() { PTX(emu::cluster_wait(), "barrier.cluster.wait.acquire.aligned;" :: : "memory"); }
 template <class T>
 INLINE T* cluster_map(T* p, int rank) {  // where that block has what this one has at p, for ordinary loads and stores
-#ifdef __CUDACC__
   uint64_t there;
-  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
+  PTX_PURE(there = (uint64_t)emu::cluster_map(p, rank), "mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
   return (T*)there;
-#else
-  return (T*)emu::cluster_map(p, rank);
-#endif
 }
 
 // ---- mbarrier
@@ -78,9 +70,6 @@ INLINE void mbarrier_wait(uint64_t* bar, int parity) {  // until the phase of th
 
 // ---- TMA tiles: the map is a __grid_constant__ parameter, the coordinates x, y, z, w, v begin with the innermost
 //      dimension and may lie outside the tensor, where loads bring zeros and stores write nothing
-// tma_load_1d ... _5d(dst, map, x, ..., bar): the tile's bytes arrive at bar
-// tma_store_1d ... _5d(map, src, x, ...)
-// tma_load_1d ... _5d(dst, map, x, ..., bar, policy), tma_store_1d ... _5d(map, src, x, ..., policy): with L2's policy
 // Maps of a launch, one behind the other (runtime/tensor_map.py): an argument, whose maps may be used at once; or,
 // where that has no room for them, `more`, in device memory. It has to be the first argument, which the host puts where
 // ptxas has it for this alignment: 112 bytes further on.
@@ -90,63 +79,39 @@ constexpr uint64_t L2_NORMAL = 0x1000000000000000, L2_EVICT_FIRST = 0x12f0000000
 INLINE void tensor_map_acquire(const CUtensorMap* map) {  // before the first use of a map that lies in device memory
   PTX(emu::tma_prefetch(map), "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
-#define PTX_LIST(...) __VA_ARGS__
-#ifdef __CUDACC__
-#define PTX_R(x) "r"(x)
-#define PTX_TMA_LOAD(rank, at, ...) \
-  asm volatile("cp.async.bulk.tensor." #rank \
-               "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {" at "}], [%2];" \
-               ::"r"(shared(dst)), "l"(&map), "r"(shared(bar)), "n"(0), __VA_ARGS__ \
-               : "memory")
-#define PTX_TMA_LOAD_BY(rank, at, ...) \
-  asm volatile("cp.async.bulk.tensor." #rank \
-               "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint " \
-               "[%0], [%1, {" at "}], [%2], %3;" ::"r"(shared(dst)), "l"(&map), "r"(shared(bar)), "l"(policy), \
-               __VA_ARGS__ \
-               : "memory")
-#define PTX_TMA_STORE(rank, at, ...) \
-  asm volatile("cp.async.bulk.tensor." #rank "d.global.shared::cta.tile.bulk_group [%0, {" at "}], [%1];" \
-               ::"l"(&map), "r"(shared(src)), "n"(0), "n"(0), __VA_ARGS__ \
-               : "memory")
-#define PTX_TMA_STORE_BY(rank, at, ...) \
-  asm volatile("cp.async.bulk.tensor." #rank "d.global.shared::cta.tile.bulk_group.L2::cache_hint " \
-               "[%0, {" at "}], [%1], %2;" ::"l"(&map), "r"(shared(src)), "l"(policy), "n"(0), __VA_ARGS__ \
-               : "memory")
-#else
-#define PTX_R(x) x
-#define PTX_TMA_LOAD(rank, at, ...) emu::tma_load(dst, &map, emu::Coordinates{__VA_ARGS__}.values, rank, bar)
-#define PTX_TMA_LOAD_BY PTX_TMA_LOAD
-#define PTX_TMA_STORE(rank, at, ...) emu::tma_store(&map, src, emu::Coordinates{__VA_ARGS__}.values, rank)
-#define PTX_TMA_STORE_BY PTX_TMA_STORE
-#endif
-#define PTX_TMA(rank, parameters, at, ...) /* at: the coordinates' operands, behind four others */ \
-  INLINE void tma_load_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar) { \
-    PTX_TMA_LOAD(rank, at, __VA_ARGS__); \
-  } \
-  INLINE void tma_load_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar, \
-                                 [[maybe_unused]] uint64_t policy) { \
-    PTX_TMA_LOAD_BY(rank, at, __VA_ARGS__); \
-  } \
-  INLINE void tma_store_##rank##d(const CUtensorMap& map, const void* src, PTX_LIST parameters) { \
-    PTX_TMA_STORE(rank, at, __VA_ARGS__); \
-  } \
-  INLINE void tma_store_##rank##d(const CUtensorMap& map, const void* src, PTX_LIST parameters, \
-                                  [[maybe_unused]] uint64_t policy) { \
-    PTX_TMA_STORE_BY(rank, at, __VA_ARGS__); \
-  }
-PTX_TMA(1, (int x), "%4", PTX_R(x))
-PTX_TMA(2, (int x, int y), "%4,%5", PTX_R(x), PTX_R(y))
-PTX_TMA(3, (int x, int y, int z), "%4,%5,%6", PTX_R(x), PTX_R(y), PTX_R(z))
-PTX_TMA(4, (int x, int y, int z, int w), "%4,%5,%6,%7", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w))
-PTX_TMA(5, (int x, int y, int z, int w, int v), "%4,%5,%6,%7,%8", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w), PTX_R(v))
-// Adds a tile to what the tensor holds, rounded to its dtype, as tma_store_5d stores it.
-INLINE void tma_add_5d(const CUtensorMap& map, const void* src, int x, int y, int z, int w, int v,
-                       [[maybe_unused]] uint64_t policy) {
-  PTX(emu::tma_add(&map, src, emu::Coordinates{x, y, z, w, v}.values, 5),
-      "cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group.L2::cache_hint "
-      "[%0, {%3, %4, %5, %6, %7}], [%1], %2;" ::"l"(&map), "r"(shared(src)), "l"(policy), "r"(x), "r"(y), "r"(z),
-      "r"(w), "r"(v) : "memory");
+#define PTX_LOADS ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+INLINE void tma_load_4d(void* dst, const CUtensorMap& map, int x, int y, int z, int w, uint64_t* bar) {
+  PTX(emu::tma_load(dst, &map, emu::Coordinates{x, y, z, w}.values, 4, bar),
+      "cp.async.bulk.tensor.4d" PTX_LOADS " [%0], [%1, {%3,%4,%5,%6}], [%2];" ::"r"(shared(dst)), "l"(&map),
+      "r"(shared(bar)), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
+INLINE void tma_load_5d(void* dst, const CUtensorMap& map, int x, int y, int z, int w, int v, uint64_t* bar) {
+  PTX(emu::tma_load(dst, &map, emu::Coordinates{x, y, z, w, v}.values, 5, bar),
+      "cp.async.bulk.tensor.5d" PTX_LOADS " [%0], [%1, {%3,%4,%5,%6,%7}], [%2];" ::"r"(shared(dst)), "l"(&map),
+      "r"(shared(bar)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v) : "memory");
+}
+INLINE void tma_load_5d(void* dst, const CUtensorMap& map, int x, int y, int z, int w, int v, uint64_t* bar,
+                        [[maybe_unused]] uint64_t policy) {  // of the L2 cache
+  PTX(emu::tma_load(dst, &map, emu::Coordinates{x, y, z, w, v}.values, 5, bar),
+      "cp.async.bulk.tensor.5d" PTX_LOADS ".L2::cache_hint [%0], [%1, {%4,%5,%6,%7,%8}], [%2], %3;" ::"r"(shared(dst)),
+      "l"(&map), "r"(shared(bar)), "l"(policy), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v) : "memory");
+}
+INLINE void tma_store_4d(const CUtensorMap& map, const void* src, int x, int y, int z, int w,
+                         [[maybe_unused]] uint64_t policy) {
+  PTX(emu::tma_store(&map, src, emu::Coordinates{x, y, z, w}.values, 4),
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%3,%4,%5,%6}], [%1], %2;"
+      ::"l"(&map), "r"(shared(src)), "l"(policy), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+#define PTX_STORE_5D(name, emulated, instruction) \
+  INLINE void name(const CUtensorMap& map, const void* src, int x, int y, int z, int w, int v, \
+                   [[maybe_unused]] uint64_t policy) { \
+    PTX(emulated(&map, src, emu::Coordinates{x, y, z, w, v}.values, 5), \
+        instruction ".tile.bulk_group.L2::cache_hint [%0, {%3,%4,%5,%6,%7}], [%1], %2;" ::"l"(&map), \
+        "r"(shared(src)), "l"(policy), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v) : "memory"); \
+  }
+PTX_STORE_5D(tma_store_5d, emu::tma_store, "cp.async.bulk.tensor.5d.global.shared::cta")
+// Adds a tile to what the tensor holds, rounded to its dtype, as tma_store_5d stores it.
+PTX_STORE_5D(tma_add_5d, emu::tma_add, "cp.reduce.async.bulk.tensor.5d.global.shared::cta.add")
 INLINE void bulk_commit() { PTX(emu::bulk_commit(), "cp.async.bulk.commit_group;" :: : "memory"); }
 template <int PENDING> INLINE void bulk_wait() {  // all but the last PENDING groups of this thread's stores are written
   PTX(emu::bulk_wait(PENDING), "cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");

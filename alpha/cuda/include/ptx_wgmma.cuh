@@ -32,13 +32,8 @@ INLINE uint2 uniform(uint2 v) { return make_uint2(uniform(int(v.x)), uniform(int
 // A tile begins at a multiple of 8 SPAN bytes; an operand may begin at any of its rows, as addresses are swizzled.
 template <int SPAN = 128> INLINE uint64_t wgmma_desc(const void* tile, int lbo = 16, int sbo = 8 * SPAN) {
   static_assert(SPAN == 128 || SPAN == 64 || SPAN == 32 || SPAN == 0, "rows of 128, 64 or 32 bytes, or no swizzle");
-#ifdef __CUDACC__
-  unsigned at = shared(tile);
-#else
-  unsigned at = (unsigned)((const char*)tile - emu::engine.dynamic_shared);
-#endif
   const uint64_t mode = SPAN == 128 ? 1 : SPAN == 64 ? 2 : SPAN == 32 ? 3 : 0;
-  return (uint64_t)(at >> 4 & 0x3FFF) | (uint64_t)(lbo >> 4) << 16 | (uint64_t)(sbo >> 4) << 32 | mode << 62;
+  return (uint64_t)(shared(tile) >> 4 & 0x3FFF) | (uint64_t)(lbo >> 4) << 16 | (uint64_t)(sbo >> 4) << 32 | mode << 62;
 }
 INLINE void wgmma_fence() {  // before the first wgmma, and after other instructions touched its registers
   PTX(emu::wgmma_fence(), "wgmma.fence.sync.aligned;" :: : "memory");

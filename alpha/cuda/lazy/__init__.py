@@ -49,7 +49,17 @@ from alpha.cuda.lazy.deferred import (
     split_view,
     write_for,
 )
-from alpha.cuda.lazy.forms import form_of, held, memory_key, progress, write_as
+from alpha.cuda.lazy.forms import (
+    columns,
+    form_of,
+    held,
+    memory_key,
+    pack,
+    packed_form,
+    progress,
+    rows_of,
+    write_as,
+)
 from alpha.cuda.lazy.operands import (
     EXACT_ARGS,
     KEEP,
@@ -66,7 +76,6 @@ from alpha.cuda.lazy.operands import (
     planes_are_read,
     prepare_weights,
 )
-from alpha.cuda.lazy.other_form import columns, pack, packed_form, rows_of
 from alpha.cuda.lazy.quiet import inferring, is_inferring, is_undisturbed, undisturbed
 
 __all__ = ["EXACT_ARGS", "GUARDED", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNFLAGGED", "Memory",

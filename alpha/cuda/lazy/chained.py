@@ -30,11 +30,7 @@ class _Holder:
 
 
 class ChainStorage(Derived):
-    """What stands behind the arrays of a value: see LazyStorage, whose place it takes.
-
-    Attributes:
-        value: of alpha.fuse.chain; its `written` is the array, once there is one.
-    """
+    """What stands behind the arrays of a value, whose `written` is the array, once there is one: see LazyStorage."""
 
     hurries, form, bound, is_chain = False, None, None, True
 

@@ -82,17 +82,14 @@ class Deferred(Array):
 
 
 class CompanionOutput(Array):
-    """An array that the pass of a deferred one writes, too: to take `ptr` has that pass run.
-
-    Attributes:
-        contents: that array's alpha.cuda.lazy.deferred.LazyStorage; None when the pass has run.
-    """
+    """An array that the pass of a deferred one writes, too: to take `ptr` has that pass run."""
 
     __slots__ = ("address", "contents")
 
     def __init__(self, x: Array, contents: Any) -> None:
         self.block, self.shape, self.dtype, self.size, self.nbytes = x.block, x.shape, x.dtype, x.size, x.nbytes
-        self.derived, self.address, self.contents = None, x.ptr, contents
+        self.derived, self.address = None, x.ptr
+        self.contents = contents  # the LazyStorage of that array; None when the pass has run
 
     @property
     def ptr(self) -> int:  # type: ignore[override]
@@ -103,33 +100,21 @@ class CompanionOutput(Array):
 
 
 class Memory(NamedTuple):
-    """Memory for float32 elements or for both planes, and the header of these.
+    """Memory for float32 elements or for both planes, and the header of these."""
 
-    Attributes:
-        elements: the memory as an ordinary array.
-        scale, flag: as of an operand; the header is at scale.ptr.
-    """
-
-    elements: Array
-    scale: Array
-    flag: Array
+    elements: Array  # the memory as an ordinary array
+    scale: Array     # as of an operand; the header is at scale.ptr
+    flag: Array      # as of an operand
 
 
 class Rows(NamedTuple):
-    """A part of the columns of a matrix, which has a launch of its own.
+    """A part of the columns of a matrix, which has a launch of its own."""
 
-    Attributes:
-        columns: elements of a row of the whole.
-        first, width: the part's first one of them, and how many it has.
-        walk: through the rows of the part, in pieces of 4 elements.
-        blocks: of the launches for all parts.
-    """
-
-    columns: int
-    first: int
-    width: int
-    walk: Walk
-    blocks: int
+    columns: int  # elements of a row of the whole
+    first: int    # the part's first one of them
+    width: int    # how many it has
+    walk: Walk    # through the rows of the part, in pieces of 4 elements
+    blocks: int   # of the launches for all parts
 
 
 Write = Callable[[Memory, bool], None]  # (memory, planes): launches that write planes, or else elements
@@ -250,20 +235,14 @@ device_memory.write_waiting = write_all
 
 
 class LazyStorage(Derived):
-    """What the memory of a deferred array holds; shared by all arrays over it.
+    """What the memory of a deferred array holds; shared by all arrays over it."""
 
-    Attributes:
-        memory: where it is.
-        reads: what the pass reads that has not run yet.
-        hurries: whether it should not hold that for long.
-        companion: what it writes beside this memory, if anything: weakly, as that array holds this.
-        value: what it is to chains of pointwise ops (chained.py) as long as the pass has not run; or None.
-    """
-
-    dtype, is_alive, is_chain, value = "float32", True, False, None
+    dtype, is_alive, is_chain = "float32", True, False
+    value: Any = None  # what it is to chains of pointwise ops (chained.py) as long as the pass has not run
 
     def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
-        self.memory, self.reads, self.hurries = memory, reads, hurries
+        self.memory, self.reads, self.hurries = memory, reads, hurries  # as of `defer`; reads: until the pass has run
+        # what it writes beside this memory, if anything: weakly, as that array holds this
         self.companion: ReferenceType[CompanionOutput] | None = None
         self._write: Write | None = write
         self._join, self._trace = join, running.get()

@@ -1,14 +1,86 @@
-"""In which form an array is read, so that one that is made again gives the same bits (alpha.recompute)."""
+"""Arrays that are kept in another form than their elements, which are written for the first who asks for them; and in
+which form an array that waits is read, so that one that is made again gives the same bits (alpha.recompute).
+
+An index is kept as bytes (ops/pool), a gradient as some columns of a larger one. Who knows the form reads that.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
-from alpha.cuda.lazy.deferred import Deferred
-from alpha.cuda.runtime.memory import Array
+from alpha.cuda.lazy.deferred import Deferred, can_wait, waiting
+from alpha.cuda.lazy.quiet import lock
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty, extent
+from alpha.cuda.runtime.walk import lanes_among
+
+Write = Callable[[Array, Array], None]  # (what is kept, elements)
 
 
+class Packed(Array):
+    """See `pack`.  It stands among what is waiting, too, for what it is made of may change."""
+
+    __slots__ = ("_kept", "_key", "_write")
+    hurries, is_chain, is_alive, planes = False, False, True, lambda *_, **__: None
+
+    def __init__(self, kept: Array, shape: Shape, dtype: str, key: Any, write: Write) -> None:
+        self.shape, self.dtype, self.derived = shape, dtype, None
+        self.size, self._write = extent(shape, dtype)[0], write
+        self._kept, self._key = kept, key
+        waiting[id(self)] = self
+
+    block = property(lambda self: self._kept.block)  # type: ignore[assignment]
+    ptr = property(lambda self: self.written().ptr)  # type: ignore[assignment]
+    nbytes = property(lambda self: min(self._kept.nbytes, extent(self.shape, self.dtype)[1]))  # type: ignore[assignment]
+    reads = property(lambda self: [] if self._key is None else [self._kept])
+
+    def written(self) -> Array:
+        with lock:
+            if self._key is not None:
+                made = empty(self.shape, self.dtype)
+                self._write(self._kept, made)
+                made.derived, self._kept, self._key = self.derive(), made, None
+                waiting.pop(id(self), None)
+            return self._kept
+
+    elements = written
+
+    def reshaped(self, shape: Shape) -> Array:
+        return self.written().reshaped(shape)
+
+
+class _Columns(NamedTuple):
+    first: int
+
+
+def pack(kept: Array, dtype: str, key: Any, write: Write) -> Array:
+    """Returns an array of the shape of `kept` and another dtype.  key: what `kept` means, for those who read it."""
+    return Packed(kept, kept.shape, dtype, key, write)
+
+
+def packed_form(x: Array, key: Any) -> Array | None:
+    """Returns what an array is kept as; None where it has elements, which may have been changed, or means another."""
+    return x._kept if x.__class__ is Packed and x._key == key else None  # type: ignore[attr-defined]
+
+
+def columns(x: Array, first: int, count: int, write: Write) -> Array | None:
+    """Returns `count` columns of x, to be read where they are; None where pieces as if alone do not fit there."""
+    lanes = lanes_among(count, x.dtype)
+    if first % lanes or x.shape[-1] % lanes or not can_wait(x):
+        return None
+    return Packed(x.written(), (*x.shape[:-1], count), x.dtype, _Columns(first), write)
+
+
+def rows_of(x: Any) -> tuple[Array, int]:
+    """Returns an array that begins with the first row of x, and how many elements rows are apart from each other."""
+    if x.__class__ is not Packed or x._key.__class__ is not _Columns:
+        return x, x.shape[-1]
+    at = x._kept.ptr + x._key.first * ITEMSIZE[x.dtype]
+    return Array(x.block, at, x.shape, x.dtype, x.size, x.nbytes), x._kept.shape[-1]
+
+
+# ---- the form of what waits ------------------------------------------------------------------------------------------
 def form_of(x: Array) -> list[str] | None:
     """Returns a list of one text, see Backend.form; None for an array that always has elements."""
     return x.derived.form if x.__class__ is Deferred else None  # type: ignore[union-attr]

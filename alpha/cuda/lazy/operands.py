@@ -50,25 +50,15 @@ BLOCKS_PER_SM = 4    # of a launch over them
 
 
 class Operand(NamedTuple):
-    """What a tensor core reads for a tensor.
+    """What a tensor core reads for a tensor."""
 
-    Attributes:
-        ptr: address of plane 0, a multiple of 256; plane p starts p * size elements later, in the tensor's layout.
-        shape: of the tensor.
-        dtype: of the planes, "float16" or "bfloat16".
-        planes: 1 or 2; the tensor is their sum * scale[0].
-        scale: float32, shape (1,), on the device: a power of two, between 2^-126 and 2^113.
-        keep: the array that owns the memory.
-        flag: int32, shape (1,), on the device: 1 where the planes do not hold the tensor well.
-    """
-
-    ptr: int
-    shape: tuple[int, ...]
-    dtype: str
-    planes: int
-    scale: Array
-    keep: Array
-    flag: Array
+    ptr: int  # address of plane 0, a multiple of 256; plane p starts p * size elements later, in the tensor's layout
+    shape: tuple[int, ...]  # of the tensor
+    dtype: str  # of the planes, "float16" or "bfloat16"
+    planes: int  # 1 or 2; the tensor is their sum * scale[0]
+    scale: Array  # float32, shape (1,), on the device: a power of two, between 2^-126 and 2^113
+    keep: Array  # the array that owns the memory
+    flag: Array  # int32, shape (1,), on the device: 1 where the planes do not hold the tensor well
 
     @property
     def nbytes(self) -> int:

@@ -220,8 +220,8 @@ ALPHA_KERNEL(planes_bound)
 // ---- what reads planes that stand in the place of a tensor: 4 elements per thread at a time -------------------------
 
 // y = x, and a header with a bound of it or null
-extern "C" __global__ void __launch_bounds__(THREADS)
-    planes_merge(const void *x, const OperandHeader *header, float *y, OperandHeader *header_of_y, i64 size) {
+ALPHA_GLOBAL(planes_merge, (THREADS),
+             (const void *x, const OperandHeader *header, float *y, OperandHeader *header_of_y, i64 size)) {
   ptx::follow();
   if (header_of_y && blockIdx.x == 0 && threadIdx.x == 0) *header_of_y = {1, 0, 0, header->most};
   const Stored stored(x, header, size);
@@ -232,11 +232,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     ::store(y + i, Lanes<4, float>{{v[0], v[1], v[2], v[3]}});
   }
 }
-ALPHA_KERNEL(planes_merge)
 
 // dx = 0 where y <= 0, else g. hi has the sign of the sum, and is 0 where that is.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    planes_relu_grad(const float *g, const void *y, const OperandHeader *header, float *dx, i64 size) {
+ALPHA_GLOBAL(planes_relu_grad, (THREADS),
+             (const float *g, const void *y, const OperandHeader *header, float *dx, i64 size)) {
   ptx::follow();
   const bool whole = header->flag;
   const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
@@ -252,4 +251,3 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     ::store(dx + i, piece);
   }
 }
-ALPHA_KERNEL(planes_relu_grad)

@@ -21,16 +21,8 @@ INLINE void copy_all(const Copies &copies, int count) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(WORDS)
-    begin(long long *to, const __grid_constant__ Numbers numbers, const __grid_constant__ Copies copies, int count) {
-  ptx::follow();
-  if (blockIdx.x == 0 && to) to[threadIdx.x] = numbers.words[threadIdx.x];
-  copy_all(copies, count);
-}
-ALPHA_KERNEL(begin)
-
-extern "C" __global__ void __launch_bounds__(WORDS) copies(const __grid_constant__ Copies copies, int count) {
-  ptx::follow();
-  copy_all(copies, count);
-}
-ALPHA_KERNEL(copies)
+ALPHA_ENTRY(begin, (WORDS), (long long *to, const __grid_constant__ Numbers numbers,
+                             const __grid_constant__ Copies copies, int count),
+            if (blockIdx.x == 0 && to) to[threadIdx.x] = numbers.words[threadIdx.x];
+            copy_all(copies, count))
+ALPHA_ENTRY(copies, (WORDS), (const __grid_constant__ Copies copies, int count), copy_all(copies, count))

@@ -49,38 +49,24 @@ class Stay:
 
 
 class Context:
-    """What the backend knows of its device; the fields are set by `start`.
+    """What the backend knows of its device; the fields are set by `start`."""
 
-    Attributes:
-        index: number of the device among those that the driver shows.
-        driver: the module pycuda.driver.
-        handle: pycuda.driver.Context, the primary one.
-        stream, copy_stream: pycuda.driver.Stream; kernels run on the first, in order.
-        capability: (major, minor) of the compute capability.
-        arch: what kernels are compiled for, e.g. "sm_90a".
-        sm_count: number of multiprocessors.
-        max_shared: bytes of shared memory that one block may ask for.
-        open: whether the context can be used: not before the start, not in a forked child, not at exit.
-        threads: identifiers of the threads that have entered.
-        at_exit: called before the context is given up.
-    """
-
-    index: int | None = None
-    driver: Any = None
-    handle: Any = None
-    stream: Any = None
-    copy_stream: Any = None
-    capability: tuple[int, int] = (0, 0)
-    arch: str = ""
+    index: int | None = None  # number of the device among those that the driver shows
+    driver: Any = None  # the module pycuda.driver
+    handle: Any = None  # pycuda.driver.Context, the primary one
+    stream: Any = None  # pycuda.driver.Stream; kernels run on it, in order
+    copy_stream: Any = None  # another one
+    capability: tuple[int, int] = (0, 0)  # (major, minor) of the compute capability
+    arch: str = ""  # what kernels are compiled for, e.g. "sm_90a"
     name: str = ""
-    sm_count: int = 0
-    max_shared: int = 0
-    open: bool = False
+    sm_count: int = 0  # number of multiprocessors
+    max_shared: int = 0  # bytes of shared memory that one block may ask for
+    open: bool = False  # whether the context can be used: not before the start, not in a forked child, not at exit
 
     def __init__(self) -> None:
         self.here = Here()
-        self.threads: set[int] = set()
-        self.at_exit: list[Callable[[], None]] = []
+        self.threads: set[int] = set()               # identifiers of those that have entered
+        self.at_exit: list[Callable[[], None]] = []  # called before the context is given up
         self._lock = threading.Lock()
 
     def start(self, index: int) -> None:

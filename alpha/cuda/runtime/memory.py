@@ -89,20 +89,14 @@ class Array:
 
 
 class Pool:
-    """PyCUDA's pools and what is counted about them.  Bytes are those asked for, not those that blocks round up to.
-
-    Attributes:
-        main: the pool of all arrays, but for those of recordings, which have an arena each.
-        device: the one that blocks are taken from now.
-        reserved: bytes that recordings hold.
-        peak: the most that was live since the last reset.
-        bound: at least the bytes of `main` that are live; what is freed counts until `count` has asked.
-    """
+    """PyCUDA's pools and what is counted about them.  Bytes are those asked for, not those that blocks round up to."""
 
     def __init__(self, main: Any, pinned: Any) -> None:
-        self.main, self.pinned = main, pinned
-        self.device = self.main
-        self.peak = self.reserved = self.bound = 0
+        self.main, self.pinned = main, pinned  # main: of all arrays but those of recordings, which have an arena each
+        self.device = self.main                # the one that blocks are taken from now
+        self.reserved = 0                      # bytes that recordings hold
+        self.peak = 0                          # the most that was live since the last reset
+        self.bound = 0  # at least the bytes of `main` that are live; what is freed counts until `count` has asked
         keep_one(self.main)
         self._in_flight: deque[tuple[Any, Any]] = deque()  # (event, what the device uses until then)
         self._lock = threading.RLock()  # reentrant: a garbage collection inside may call `until`

@@ -48,21 +48,14 @@ _COPIES = Kernel("begin.cu", "copies", _PAIRS, threads=ROOM // 8)
 
 
 class Recorder:
-    """What the backend asks and tells while the stream is recorded: alpha.cuda.runtime.memory.recorder.
-
-    Attributes:
-        own: addresses of the blocks that come from the recording's arena.
-        held: the other arrays that the recorded work reads or writes.
-        begin: numbers in device memory: seed and counter, from which random numbers start, and those of steps; None
-            until there are any.
-    """
+    """What the backend asks and tells while the stream is recorded: alpha.cuda.runtime.memory.recorder."""
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
-        self.own: set[int] = set()
-        self.held: dict[int, Array] = {}
-        self.apart: Token = frozenset()  # nodes of kernels that do not wait by themselves
-        self.begin: Array | None = None
+        self.own: set[int] = set()        # addresses of the blocks that come from the arena
+        self.held: dict[int, Array] = {}  # the other arrays that the recorded work reads or writes
+        self.apart: Token = frozenset()   # nodes of kernels that do not wait by themselves
+        self.begin: Array | None = None   # seed and counter, from which random numbers start, and numbers of steps
         self.counter = random.get_state()[1]
         self.drawn: dict[int, int] = {}  # numbers that kernels make, by their offset; backward makes them again
         self._used = 16                  # bytes of `begin`

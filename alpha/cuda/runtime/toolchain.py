@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextvars import copy_context
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -45,27 +45,17 @@ class Unit(NamedTuple):
     defines: tuple[tuple[str, str | int], ...]
 
 
-class Toolchain(Protocol):
-    """What turns sources into modules that the driver loads."""
-
-    name: str
-
-    def compile(self, source: Path, defines: Defines, arch: str) -> Path:
-        """Returns the path of the module, from the cache where it can.  Raises CompileError."""
-
-    def find(self, source: Path, defines: Defines, arch: str) -> Path | None:
-        """Returns the path of the module if the cache has it.  Raises CompileError where there is no compiler."""
-
-
 class NvccToolchain:
-    """nvcc from $CUDA_HOME, the PATH or /usr/local/cuda."""
+    """What turns sources into modules that the driver loads: nvcc from $CUDA_HOME, the PATH or /usr/local/cuda."""
 
     name = "nvcc"
 
     def compile(self, source: Path, defines: Defines, arch: str) -> Path:
+        """Returns the path of the module, from the cache where it can.  Raises CompileError."""
         return build(**self._job(source, defines, arch))
 
     def find(self, source: Path, defines: Defines, arch: str) -> Path | None:
+        """Returns the path of the module if the cache has it.  Raises CompileError where there is no compiler."""
         return find(**self._job(source, defines, arch))
 
     def _job(self, source: Path, defines: Defines, arch: str) -> dict[str, Any]:
@@ -101,7 +91,7 @@ def nvcc() -> str:
                                CUDA_HOME=homes or "not set", PATH=os.environ.get("PATH", "")))
 
 
-current: Toolchain = NvccToolchain()
+current: Any = NvccToolchain()  # or what has its members
 
 
 @cache

@@ -9,7 +9,7 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.config import config
 from alpha.cuda.conv import coconv, planner
-from alpha.cuda.conv.coconv import by_level, halo, halo_wgrad, kernels
+from alpha.cuda.conv.coconv import by_level, halo, kernels
 from alpha.cuda.conv.wgmma import boxes
 from alpha.cuda.lazy import statistics
 from alpha.cuda.ops.pointwise import convert
@@ -133,7 +133,7 @@ def check_on_integers(pass_name: str, case: CoCase, computing: list[planner.Cand
                         name=f"{pass_name} of {case.name} by {candidate.name}")
 
 
-HALOS = {**halo.CANDIDATES, **halo_wgrad.CANDIDATES}
+HALOS = halo.CANDIDATES
 IN_TILES = (
     CoCase("all_filters_stay", 2, (9, 7), 64, 64, (1, 2, 3, 4)), CoCase("chunks", 1, (9, 9), 72, 128, (1, 2, 3)),
     CoCase("columns", 3, (8, 8), 72, 256, (1, 2)), CoCase("few", 1, (5, 3), 16, 40, (2, 1), (16, 24)),
@@ -172,7 +172,7 @@ def test_what_tiles_with_halos_do_not_compute_is_said() -> None:
             (CoCase("wide", 2, (8, 8), 8, 64, (1, 12)), "halos of 32 x 32 pixels")):
         for pass_name, candidates in HALOS.items():
             assert all(reason in str(c.rejection(case.desc)) for c in candidates), (case.name, pass_name)
-    assert "it computes 3x3" in str(halo_wgrad.CANDIDATES["wgrad"][0].rejection(IN_TILES[-1].desc))
+    assert "it computes 3x3" in str(halo.CANDIDATES["wgrad"][0].rejection(IN_TILES[-1].desc))
     sixteens = CoCase("sixteens", 2, (8, 8), 8, 128, (1, 2), (16, 112))
     refused = {c.tile.columns: c.rejection(sixteens.desc) for c in halo.CANDIDATES["fprop"]}
     assert refused == {64: None, 128: "levels begin at [0, 16], it takes 32 at a time"}

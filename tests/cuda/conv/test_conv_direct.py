@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from alpha.cuda.conv.planner import PASSES, candidates
-from alpha.cuda.ops.pointwise.epilogue import Epilogue
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import download, upload
 from alpha.gradcheck import assert_equal_at
@@ -48,7 +48,7 @@ def run(candidate, desc, *operands, shape, bias=None, activation=None):
     """Returns the result of one candidate; the output starts as NaN."""
     out = upload(np.full(shape, np.nan, np.float32))
     epilogue = Epilogue.of(None if bias is None else upload(bias), activation)
-    candidate.prepare(desc)(*map(upload, operands), out, *([epilogue] if epilogue.equations else []))
+    candidate.prepare(desc)(*map(upload, operands), out, *([epilogue] if epilogue != NOTHING else []))
     return download(out, "float32")
 
 

@@ -13,8 +13,8 @@ from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
 from alpha.cuda.lazy.bounded import MOST_OPERANDS
 from alpha.cuda.lazy.deferred import BOUND, CompanionOutput, Deferred
+from alpha.cuda.lazy.forms import Packed
 from alpha.cuda.lazy.operands import flagged_count
-from alpha.cuda.lazy.other_form import Packed
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.norm import batch_norm_act

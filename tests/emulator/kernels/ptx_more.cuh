@@ -100,6 +100,41 @@ INLINE void tma_prefetch(const CUtensorMap& map) {  // the map itself
   PTX(emu::tma_prefetch(&map), "prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
+// Tiles of one to three dimensions, and stores without a policy of the L2 cache; as those of ptx_sm90.cuh
+#define PTX_LIST(...) __VA_ARGS__
+#ifdef __CUDACC__
+#define PTX_R(x) "r"(x)
+#define PTX_TMA_LOAD(rank, at, ...) \
+  asm volatile("cp.async.bulk.tensor." #rank "d" PTX_LOADS " [%0], [%1, {" at "}], [%2];" \
+               ::"r"(shared(dst)), "l"(&map), "r"(shared(bar)), "n"(0), __VA_ARGS__ \
+               : "memory")
+#define PTX_TMA_STORE(rank, at, ...) \
+  asm volatile("cp.async.bulk.tensor." #rank "d.global.shared::cta.tile.bulk_group [%0, {" at "}], [%1];" \
+               ::"l"(&map), "r"(shared(src)), "n"(0), "n"(0), __VA_ARGS__ \
+               : "memory")
+#else
+#define PTX_R(x) x
+#define PTX_TMA_LOAD(rank, at, ...) emu::tma_load(dst, &map, emu::Coordinates{__VA_ARGS__}.values, rank, bar)
+#define PTX_TMA_STORE(rank, at, ...) emu::tma_store(&map, src, emu::Coordinates{__VA_ARGS__}.values, rank)
+#endif
+#define PTX_TMA_LOADS(rank, parameters, at, ...) /* at: the coordinates' operands, behind four others */ \
+  INLINE void tma_load_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar) { \
+    PTX_TMA_LOAD(rank, at, __VA_ARGS__); \
+  }
+#define PTX_TMA_STORES(rank, parameters, at, ...) \
+  INLINE void tma_store_##rank##d(const CUtensorMap& map, const void* src, PTX_LIST parameters) { \
+    PTX_TMA_STORE(rank, at, __VA_ARGS__); \
+  }
+#define PTX_FOR_RANKS(X, Y) \
+  X(1, (int x), "%4", PTX_R(x)) \
+  X(2, (int x, int y), "%4,%5", PTX_R(x), PTX_R(y)) \
+  X(3, (int x, int y, int z), "%4,%5,%6", PTX_R(x), PTX_R(y), PTX_R(z)) \
+  Y(4, (int x, int y, int z, int w), "%4,%5,%6,%7", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w)) \
+  Y(5, (int x, int y, int z, int w, int v), "%4,%5,%6,%7,%8", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w), PTX_R(v))
+#define PTX_HAS_THEM(...)
+PTX_FOR_RANKS(PTX_TMA_LOADS, PTX_HAS_THEM)
+PTX_FOR_RANKS(PTX_TMA_STORES, PTX_TMA_STORES)
+
 // ---- wgmma: rs: a in registers, laid out as for mma_f16, 16 rows per warp
 #ifdef __CUDACC__
 #define PTX_RS_16(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from alpha.cuda.conv import conv2d_bias_act_cuda, conv2d_dgrad_cuda, conv2d_wgrad_cuda, planner
-from alpha.cuda.conv.coconv import by_level, halo, halo_wgrad, kernels
+from alpha.cuda.conv.coconv import by_level, halo, kernels
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
 from alpha.cuda.lazy import flush_gradients, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32, convert
@@ -52,7 +52,7 @@ class Composed(planner.Candidate):
 
 
 CANDIDATES: dict[str, tuple[Any, ...]] = {
-    name: tuple(c for room in (kernels, halo, halo_wgrad, by_level) for c in room.CANDIDATES.get(name, ()))
+    name: tuple(c for room in (kernels, halo, by_level) for c in room.CANDIDATES.get(name, ()))
     for name in planner.PASSES}
 for name, found in CANDIDATES.items():
     planner.register(*found, *(Composed(name, precision) for precision in planner.PRECISIONS), of=CoConvDesc)

@@ -44,7 +44,6 @@ class ByLevel(Candidate):
         return [_best(self, level, together, device()) for _, level in desc.levels]
 
     def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
-        """Returns why it does not compute desc, or None."""
         groups = desc.levels[0][1].groups
         if self.reads == "float16x2" and self.pass_name == "fprop" and groups > 1:
             return f"{groups} groups: planes of filters that lie apart have one"

@@ -338,10 +338,11 @@ template <int PIECES> INLINE void exact_tiles(const Levels &t, char *smem, int u
   out.drain();
 }
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
-conv_coconv(const __grid_constant__ ptx::TensorMaps maps, const float *bias, const float *scale_in, const float *scale_w,
-            float *statistics, const uint2 *dilations, int images, int height, int width, int channels, int columns,
-            int side, int reach, int unit, int halo_stages, int stages, int relu, int streams, Exact exact) {
+ALPHA_GLOBAL(conv_coconv, (Tile::THREADS, 1),
+             (const __grid_constant__ ptx::TensorMaps maps, const float *bias, const float *scale_in,
+              const float *scale_w, float *statistics, const uint2 *dilations, int images, int height, int width,
+              int channels, int columns, int side, int reach, int unit, int halo_stages, int stages, int relu,
+              int streams, Exact exact)) {
   ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
@@ -370,4 +371,3 @@ conv_coconv(const __grid_constant__ ptx::TensorMaps maps, const float *bias, con
   }
 #endif
 }
-ALPHA_KERNEL(conv_coconv)

@@ -199,10 +199,10 @@ INLINE void sum_parts(const Work &t, char *smem, Barriers &barriers, float *slot
   else sum_tiles<64, 5, 4, EXACT>(t, smem, barriers, slots, scale);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-conv_coconv_wgrad(const __grid_constant__ ptx::TensorMaps maps, float *slots, const float *scale_x,
-                  const float *scale_g, const uint2 *dilations, int images, int height, int width, int x_chunks,
-                  int parts, int reach, int unit, int stages, int x_channels, int g_channels, Exact exact) {
+ALPHA_GLOBAL(conv_coconv_wgrad, (THREADS, 1),
+             (const __grid_constant__ ptx::TensorMaps maps, float *slots, const float *scale_x, const float *scale_g,
+              const uint2 *dilations, int images, int height, int width, int x_chunks, int parts, int reach, int unit,
+              int stages, int x_channels, int g_channels, Exact exact)) {
   ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
@@ -225,4 +225,3 @@ conv_coconv_wgrad(const __grid_constant__ ptx::TensorMaps maps, float *slots, co
   }
 #endif
 }
-ALPHA_KERNEL(conv_coconv_wgrad)

@@ -48,7 +48,6 @@ class _Levels(SlabTile):
         self.shared += MOST_SEGMENTS * SEGMENT_BYTES
 
     def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
-        """Returns why the kernel cannot compute desc, or None."""
         if self.pass_name == "dgrad" and len(desc.levels) > MOST_SEGMENTS:
             return f"{len(desc.levels)} levels, a sum has at most {MOST_SEGMENTS} segments"
         channels = multiples(desc)

@@ -13,7 +13,7 @@ from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
-from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
+from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
 
 THREADS = 256                         # of conv_depthwise.cu
 LANES = 32                            # along the channels, at most
@@ -30,10 +30,7 @@ SUM = Kernel("conv_depthwise.cu", "depthwise_sum", "ptr slices, ptr dw, i32 coun
 
 def lanes_for(channels: int) -> int:
     """Returns how many threads side by side share the channels: a power of two."""
-    lanes = 1
-    while lanes < LANES and lanes < channels:
-        lanes *= 2
-    return lanes
+    return min(LANES, 1 << (channels - 1).bit_length())
 
 
 def axis_table(size: int, classes: Iterable[TapClass]) -> np.ndarray:
@@ -72,18 +69,21 @@ class Depthwise(Candidate):
             classes, shapes, steps = (h.fprop_classes, w.fprop_classes), (desc.y_shape, desc.x_shape), (1, 1, h.d, w.d)
         else:
             classes, shapes = (h.dgrad_classes, w.dgrad_classes), (desc.x_shape, desc.y_shape)
-            (tap_h, step_h), (tap_w, step_w) = _dgrad_steps(h), _dgrad_steps(w)
-            steps = tap_h, tap_w, step_h, step_w
+            first_h, first_w = h.dgrad_classes[0], w.dgrad_classes[0]  # steps are the same for all inputs
+            steps = first_h.tap_step, first_w.tap_step, first_h.step, first_w.step
         (n, height, width, channels), (_, *read) = shapes
         tables = [upload(axis_table(*each)) for each in zip((height, width), classes)]
-        grid, lanes = self._grid(n * height * width, channels)
-        sizes = (n * height * width, height, width, *read, channels, w.f, h.f * w.f, *steps,
+        positions, lanes = n * height * width, lanes_for(channels)
+        column_tiles = ceil_div(channels, lanes)
+        # enough blocks to fill the device a few times, each for many positions
+        blocks = min(ceil_div(positions, THREADS // lanes), ceil_div(4 * BLOCKS * context.sm_count, column_tiles))
+        sizes = (positions, height, width, *read, channels, w.f, h.f * w.f, *steps,
                  *((multiplier, 1) if fprop else (1, multiplier)), lanes)
         kernel = self.kernel
 
         def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            b, relu = epilogue.known()
-            kernel(grid, x, weight, b, y, *tables, *sizes, relu, 0)
+            b, relu = epilogue
+            kernel((blocks, column_tiles), x, weight, b, y, *tables, *sizes, relu, 0)
         return launch
 
     def _wgrad(self, desc: ConvDesc) -> Launch:
@@ -104,18 +104,6 @@ class Depthwise(Candidate):
             kernel(grid, x, g, parts, rectangles, *sizes)
             SUM(sum_grid, parts, dw, slices, taps, desc.oc)
         return launch
-
-    def _grid(self, positions: int, channels: int) -> tuple[tuple[int, int], int]:
-        """Returns the grid and the lanes: enough blocks to fill the device a few times, each for many positions."""
-        lanes = lanes_for(channels)
-        column_tiles = ceil_div(channels, lanes)
-        blocks = min(ceil_div(positions, THREADS // lanes), ceil_div(4 * BLOCKS * context.sm_count, column_tiles))
-        return (blocks, column_tiles), lanes
-
-
-def _dgrad_steps(axis: Axis) -> tuple[int, int]:
-    """Returns the distance of taps in the filter and in g: the same for all inputs."""
-    return axis.dgrad_classes[0].tap_step, axis.dgrad_classes[0].step
 
 
 def _rectangles(desc: ConvDesc) -> np.ndarray:

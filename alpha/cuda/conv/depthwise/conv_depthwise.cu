@@ -30,7 +30,7 @@ struct Gather {
   int divisor, terms, lanes, relu, unused;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 4) depthwise_gather(Gather t) {
+ALPHA_GLOBAL(depthwise_gather, (THREADS, 4), (Gather t)) {
   ptx::follow();
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
   const int c = blockIdx.y * t.lanes + lane;
@@ -51,7 +51,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) depthwise_gather(Gather
     t.out[(long long)p * t.channels + c] = t.relu && sum < 0.f ? 0.f : sum;
   }
 }
-ALPHA_KERNEL(depthwise_gather)
 
 struct Rectangle {  // of the outputs that a tap serves
   int height, width, out, in;  // out: its first pixel in an image; in: the one that this pixel reads
@@ -69,7 +68,7 @@ struct DepthwiseWgrad {
 };
 
 // Grid (slices, channel tiles, taps). A thread has every so-many-th row of a rectangle, all images counted.
-extern "C" __global__ void __launch_bounds__(THREADS, 4) depthwise_wgrad(DepthwiseWgrad t) {
+ALPHA_GLOBAL(depthwise_wgrad, (THREADS, 4), (DepthwiseWgrad t)) {
   ptx::follow();
   __shared__ float partial[THREADS];
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
@@ -90,12 +89,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) depthwise_wgrad(Depthwi
   for (int s = 1; s < rows; s++) sum += partial[s * t.lanes + lane];
   t.slices[((long long)blockIdx.x * gridDim.z + blockIdx.z) * t.channels + c] = sum;
 }
-ALPHA_KERNEL(depthwise_wgrad)
 
 // Threads: LANES elements side by side, and every so-many-th slice for the rest; their sums are added in a fixed order.
 constexpr int LANES = 32, SUMMANDS = 16;
-extern "C" __global__ void __launch_bounds__(LANES * SUMMANDS)
-depthwise_sum(const float *slices, float *dw, int count, int taps, int channels) {
+ALPHA_GLOBAL(depthwise_sum, (LANES * SUMMANDS), (const float *slices, float *dw, int count, int taps, int channels)) {
   ptx::follow();
   __shared__ float partial[SUMMANDS][LANES];
   const int lane = threadIdx.x % LANES, first = threadIdx.x / LANES, element = blockIdx.x * LANES + lane;
@@ -108,4 +105,3 @@ depthwise_sum(const float *slices, float *dw, int count, int taps, int channels)
   UNROLL for (int s = 1; s < SUMMANDS; s++) sum += partial[s][lane];
   dw[element % channels * taps + element / channels] = sum;
 }
-ALPHA_KERNEL(depthwise_sum)

@@ -67,7 +67,7 @@ class Strip(Candidate):
         kernel = _KERNELS["scatter" if scatter else "gather", h.f, h.s][self.reads]
 
         def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            b, relu = epilogue.known()
+            b, relu = epilogue
             kernel((blocks, tiles), x, as_float32(weight), b, y, *sizes, relu)
         return launch
 

@@ -49,23 +49,14 @@ class Tiling(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Tables as the kernels read them, int32.
+    """Tables as the kernels read them, int32."""
 
-    Attributes:
-        taps: (taps, 8), columns as in TAP_FIELDS; `WgradTap` in conv_wgrad.cuh.
-        units: (units, 8), columns as in UNIT_FIELDS; `WgradUnit`.
-        first: (blocks + 1,), block b computes units first[b] .. first[b + 1] - 1.
-        sums: (tiles in several units, 8), columns as in SUM_FIELDS; `SumTile` in conv/sum_slices.cu.
-        slots: tiles of workspace.
-        time_us: estimate.
-    """
-
-    taps: np.ndarray
-    units: np.ndarray
-    first: np.ndarray
-    sums: np.ndarray
-    slots: int
-    time_us: float
+    taps: np.ndarray   # (taps, 8), columns as in TAP_FIELDS; `WgradTap` in conv_wgrad.cuh
+    units: np.ndarray  # (units, 8), columns as in UNIT_FIELDS; `WgradUnit`
+    first: np.ndarray  # (blocks + 1,), block b computes units first[b] .. first[b + 1] - 1
+    sums: np.ndarray   # (tiles in several units, 8), columns as in SUM_FIELDS; `SumTile` in conv/sum_slices.cu
+    slots: int         # tiles of workspace
+    time_us: float     # estimate
 
 
 def tap_table(desc: ConvDesc) -> np.ndarray:
@@ -196,22 +187,14 @@ def _tables(desc: ConvDesc, tiling: Tiling, taps: np.ndarray, tiles: np.ndarray,
 
 # ---- few input channels: conv/first_layer/conv_stem_wgrad.cu --------------------------------------------------------
 class StemSchedule(NamedTuple):
-    """Tables of the product whose columns are (tap, input channel), int32.
+    """Tables of the product whose columns are (tap, input channel), int32."""
 
-    Attributes:
-        classes: (classes, 16), as in conv/schedule.py; those with taps.
-        units: (units, 8), class, row, col, k, k_end, slot and 0, 0, one per block; each has its slot.
-        sums: (parts,): columns of slots that are parts of a column of dw, slot * columns of a tile + column there.
-        first: (columns of dw * row tiles + 1,): the sums of column k and row tile r begin at first[k * row tiles + r].
-        slots, row_tiles: numbers of them.
-    """
-
-    classes: np.ndarray
-    units: np.ndarray
-    sums: np.ndarray
-    first: np.ndarray
-    slots: int
-    row_tiles: int
+    classes: np.ndarray  # (classes, 16), as in conv/schedule.py; those with taps
+    units: np.ndarray    # (units, 8): class, row, col, k, k_end, slot and 0, 0, one per block; each has its slot
+    sums: np.ndarray     # (parts,): slot * columns of a tile + column there, of the parts of a column of dw
+    first: np.ndarray    # (columns of dw * row tiles + 1,): where those of column k and row tile r begin
+    slots: int           # of the workspace
+    row_tiles: int       # of the output channels
 
 
 @lru_cache(maxsize=64)

@@ -14,12 +14,11 @@
 
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, false, false, VECTOR>;
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
-sk_dilated(const float *x, const float *g, float *dw, float *work, const WgradTap *taps, const WgradUnit *units,
-           const int *first, long long x_image, long long g_image, int x_h, int x_w, int g_h, int g_w, int rows,
-           int cols, int dw_row) {
+ALPHA_GLOBAL(sk_dilated, (Tile::THREADS, MIN_BLOCKS),
+             (const float *x, const float *g, float *dw, float *work, const WgradTap *taps, const WgradUnit *units,
+              const int *first, long long x_image, long long g_image, int x_h, int x_w, int g_h, int g_w, int rows,
+              int cols, int dw_row)) {
   ptx::follow();
   DYNAMIC_SHARED(float, smem);
   wgrad_block<Tile>({x, g, dw, work, taps, units, first, x_image, g_image, x_h, x_w, g_h, g_w, rows, cols, dw_row}, smem);
 }
-ALPHA_KERNEL(sk_dilated)

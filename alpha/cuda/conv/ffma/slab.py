@@ -57,7 +57,6 @@ class ConvTile(Candidate):
         return clocks / on.sm_count / on.clocks_per_us
 
     def rejection(self, desc: ConvDesc) -> str | None:
-        """Returns why the kernel cannot compute desc, or None."""
         channels = {"input": desc.ic // desc.groups, "output": desc.oc // desc.groups}
         if any(channels[name] % self.tile.vector for name in self.copied):
             numbers = " and ".join(f"{channels[name]} {name}" for name in self.copied)
@@ -127,7 +126,7 @@ class SlabTile(ConvTile):
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.columns, slabs.w_row
 
         def run(x: Any, w: Any, y: Array, epilogue: Epilogue, scaled: tuple[Any, ...]) -> None:
-            b, relu = epilogue.known()
+            b, relu = epilogue
             kernel(grid, x, w, b, y, *partial.arguments(), *arrays, *sizes, relu, *scaled)
         return run
 

@@ -64,9 +64,7 @@ template <int LANES> INLINE void stem_fprop(const StemTensors t) {
       read[r] = 4u * (unsigned)(image * t.in_image + (c.in + oh * c.in_h + ow * c.in_w));
       write[r] = position < c.rows ? image * t.out_image + (c.out + oh * c.out_h + ow * c.out_w) : -1;
     }
-    float acc[POSITIONS][8];
-    UNROLL for (int i = 0; i < POSITIONS; i++)
-      UNROLL for (int j = 0; j < 8; j++) acc[i][j] = 0.f;
+    float acc[POSITIONS][8] = {};
     for (int h0 = 0; h0 < c.taps_h; h0 += lines) {
       if (tile == item.y || lines < c.taps_h) {
         __syncthreads();
@@ -147,8 +145,7 @@ INLINE void stem_dgrad_block(const StemTensors t) {
       read[r] = 4 * (image * t.in_image + (c.in + ih * c.in_h + iw * c.in_w));
       write[r] = position < c.rows ? image * t.out_image + (c.out + ih * c.out_h + iw * c.out_w) : -1;
     }
-    float sum[POSITIONS * 4];  // four for each position, of which IC are used
-    UNROLL for (int i = 0; i < POSITIONS * 4; i++) sum[i] = 0.f;
+    float sum[POSITIONS * 4] = {};  // four for each position, of which IC are used
     for (int oc0 = 0; oc0 < t.channels; oc0 += OC)
       for (int h0 = 0; h0 < c.taps_h; h0 += lines) {
         const int now = min(lines, c.taps_h - h0);

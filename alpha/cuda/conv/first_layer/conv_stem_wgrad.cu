@@ -27,9 +27,9 @@ struct Line {
   long long g, x;  // elements up to the class's first tap of this position
 };
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
-stem_wgrad(const float *x, const float *g, float *work, const SlabClass *classes, const StemUnit *units,
-           long long x_image, long long g_image, int images, int ic, int oc) {
+ALPHA_GLOBAL(stem_wgrad, (Tile::THREADS, MIN_BLOCKS),
+             (const float *x, const float *g, float *work, const SlabClass *classes, const StemUnit *units,
+              long long x_image, long long g_image, int images, int ic, int oc)) {
   ptx::follow();
   constexpr int THREADS = Tile::THREADS, BK = Tile::BK, BN = Tile::BN, LINES = THREADS / BN;
   static_assert(THREADS % BN == 0 && BK % LINES == 0, "a thread gathers one column");
@@ -73,15 +73,14 @@ stem_wgrad(const float *x, const float *g, float *work, const SlabClass *classes
       *reinterpret_cast<float4 *>(out + product.col(j) * Tile::BM + product.row(i)) =
           make_float4(product.acc[i][j], product.acc[i + 1][j], product.acc[i + 2][j], product.acc[i + 3][j]);
 }
-ALPHA_KERNEL(stem_wgrad)
 
 // Grid (columns of dw, row tiles, parts of a row tile). SUM_CHANNELS threads side by side have an output channel each,
 // and PARTS of them share one. from: columns of slots, slot * BN + column there, grouped by the column of dw that they
 // are parts of
 constexpr int SUM_THREADS = 512, SUM_CHANNELS = 16;
 
-extern "C" __global__ void __launch_bounds__(SUM_THREADS)
-stem_sum(const float *work, float *dw, const int *from, const int *first, int row_tiles, int oc, int dw_row) {
+ALPHA_GLOBAL(stem_sum, (SUM_THREADS),
+             (const float *work, float *dw, const int *from, const int *first, int row_tiles, int oc, int dw_row)) {
   ptx::follow();
   constexpr int BM = Tile::BM, PARTS = SUM_THREADS / SUM_CHANNELS;
   __shared__ float partial[SUM_THREADS];
@@ -98,4 +97,3 @@ stem_sum(const float *work, float *dw, const int *from, const int *first, int ro
   const int channel = blockIdx.y * BM + row;
   if (thread < SUM_CHANNELS && channel < oc) dw[(long long)channel * dw_row + blockIdx.x] = partial[thread];
 }
-ALPHA_KERNEL(stem_sum)

@@ -115,7 +115,7 @@ class FewFprop(Few):
         blocks = blocks_of(sizes[-1], context.sm_count * BLOCKS["fprop"])
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            b, relu = epilogue.known()
+            b, relu = epilogue
             kernel(blocks, x, float32_filters(w), b, y, *sizes, relu)
         return launch
 

@@ -116,7 +116,7 @@ class Stem(Candidate):
         sizes = slabs.in_image, slabs.out_image, slabs.images, desc.oc, slabs.w_row
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            b, relu = epilogue.known()
+            b, relu = epilogue
             kernel(grid, x, w, b, y, *tables, *sizes, relu)
         return launch
 

@@ -1,14 +1,10 @@
 // ConvV2 and KS-deconv on tensor cores by mma.sync: no product with a padded or inserted zero is made.
 //
-// What:     fprop  y[n, oh, ow, oc] = relu(b[oc] + sum_{fh, fw, ic} x[n, ih, iw, ic] * w[oc, fh, fw, ic]),
-//                  ih = oh*stride - padding + fh*dilation, iw likewise: `in` is x, `out` is y
-//           dgrad  dx[n, ih, iw, ic] = sum_{fh, fw, oc} g[n, oh, ow, oc] * w[oc, fh, fw, ic], the same ih, iw:
-//                  `in` is g, `out` is dx
+// What:     fprop and dgrad: conv_v2 and ks_deconv of conv_ffma.cu, with sums that may be cut into slices
 // Source:   arXiv 2306.15951, ConvV2 and KS-deconv-V2, Algorithms 1B and 2B, as in conv_ffma.cu, whose classes, work lists
 //           and addresses these are
 // Layout:   in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16
-// GEMM:     rows: (pixel of a class, image); sum: taps of the class x channels of `in`; columns: channels of `out`. in
-//           is K-major; w is K-major for fprop, and MN-major, as it lies in memory, for dgrad
+// GEMM:     as in conv_ffma.cu
 // Zeros:    padding, and what a stride or dilation inserts, lies outside of all classes, see conv_slab.cuh. Channels
 //           beyond the last are filled with zeros in both operands; images beyond the last are copies of others
 // Exact:    where planes do not hold an operand of float32 results, the sums are those of conv/exact/exact_sum.cuh

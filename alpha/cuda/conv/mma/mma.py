@@ -14,8 +14,7 @@ from alpha.cuda.conv.costs import Cost, device
 from alpha.cuda.conv.ffma.sk_dilated import WGRAD_ARGS, WgradTile
 from alpha.cuda.conv.ffma.slab import SLAB_ARGS, SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
-from alpha.cuda.conv.planner import Launch
-from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, Run, launch_of_arrays, moved_bytes, refusal
+from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, OnOperands, Run, moved_bytes, refusal
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
@@ -29,7 +28,14 @@ def handicap(desc: ConvDesc) -> float:
     return device().table.mma.behind_wgmma if context.arch == "sm_90a" and not refusal(desc) else 1.0
 
 
-class MmaSlab(SlabTile):
+class _Mma(OnOperands):
+    """What tiles of mma.sync have in common."""
+
+    def least_us(self, desc: ConvDesc) -> float:
+        return super().least_us(desc) * handicap(desc)
+
+
+class MmaSlab(_Mma, SlabTile):
     """A tile of conv_mma in one mode and one pass."""
 
     def __init__(self, pass_name: str, mode: Mode, tile: MmaTile, split: int = 0) -> None:
@@ -39,16 +45,10 @@ class MmaSlab(SlabTile):
                         defines={**tile.defines, "ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes]})
         super().__init__(pass_name, tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", (kernel, kernel))
 
-    def least_us(self, desc: ConvDesc) -> float:
-        return super().least_us(desc) * handicap(desc)
-
     def cost(self, desc: ConvDesc) -> Cost:
         stage, = super().cost(desc).stages
         nbytes = sum(moved_bytes(self.pass_name, self.mode, desc))
         return Cost((stage._replace(nbytes=nbytes),)).times(handicap(desc))
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue)."""
@@ -61,7 +61,7 @@ class MmaSlab(SlabTile):
         return run
 
 
-class MmaWgrad(WgradTile):
+class MmaWgrad(_Mma, WgradTile):
     """A tile of sk_dilated_mma.  It writes float32, whatever it reads."""
 
     def __init__(self, reads: str, tile: MmaTile) -> None:
@@ -72,17 +72,11 @@ class MmaWgrad(WgradTile):
                         defines={**tile.defines, "ELEMENT": C_TYPES[READS[reads].dtype]})
         super().__init__(tile, f"sk_dilated_mma {reads} {tile}", kernel)
 
-    def least_us(self, desc: ConvDesc) -> float:
-        return super().least_us(desc) * handicap(desc)
-
     def slab_clocks(self) -> float:
         return self.tile.slab_clocks()
 
     def cost(self, desc: ConvDesc) -> Cost:
         return super().cost(desc).times(handicap(desc))
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        return launch_of_arrays("wgrad", self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x, g, dw); first, channels: as of `run_of`."""

@@ -224,8 +224,7 @@ ALPHA_ENTRY(fft_depthwise, (THREADS),
             DYNAMIC_SHARED(float, smem); depthwise(smem, map, filters, out, bias, relu, t, x, y))
 
 // sums[k][part][c] = the sum over tiles of x times the conjugate of g; x and g [tile][k][part][c].
-extern "C" __global__ void __launch_bounds__(THREADS)
-fft_sums(const float *x, const float *g, float *sums, int tiles, int channels) {
+ALPHA_GLOBAL(fft_sums, (THREADS), (const float *x, const float *g, float *sums, int tiles, int channels)) {
   ptx::follow();
   const int k = blockIdx.x * THREADS + threadIdx.x, size = E * H * channels;
   if (k >= size) return;
@@ -245,4 +244,3 @@ fft_sums(const float *x, const float *g, float *sums, int tiles, int channels) {
   sums[at] = re;
   sums[at + channels] = im;
 }
-ALPHA_KERNEL(fft_sums)

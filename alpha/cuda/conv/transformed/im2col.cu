@@ -21,7 +21,7 @@ struct Windows {
   int unused[2];
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) im2col(const float *x, float *columns, Windows t) {
+ALPHA_GLOBAL(im2col, (THREADS), (const float *x, float *columns, Windows t)) {
   ptx::follow();
   const int row = t.fh * t.fw * t.ic;
   for (long long at = blockIdx.x * (long long)THREADS + threadIdx.x; at < t.pixels * row;
@@ -35,9 +35,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) im2col(const float *x, flo
     columns[at] = inside ? x[image * t.ih * t.iw * t.ic + ((h * t.iw + w) * t.ic + group * t.group + c)] : 0.f;
   }
 }
-ALPHA_KERNEL(im2col)
 
-extern "C" __global__ void __launch_bounds__(THREADS) col2im(const float *columns, float *dx, Windows t) {
+ALPHA_GLOBAL(col2im, (THREADS), (const float *columns, float *dx, Windows t)) {
   ptx::follow();
   const int row = t.fh * t.fw * t.ic;
   for (long long at = blockIdx.x * (long long)THREADS + threadIdx.x; at < t.pixels * t.ic;
@@ -59,4 +58,3 @@ extern "C" __global__ void __launch_bounds__(THREADS) col2im(const float *column
     dx[at] = sum;
   }
 }
-ALPHA_KERNEL(col2im)

@@ -8,8 +8,7 @@ from math import prod
 from alpha.config import config
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch, plan, precision_of
-from alpha.cuda.conv.schedule import oversized
-from alpha.cuda.conv.transformed.products import POINT
+from alpha.cuda.conv.schedule import POINT, oversized
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty
 from alpha.ops.algorithms.family import MIB

@@ -48,21 +48,13 @@ ADD_BLOCKS = 256
 
 
 class Sizes(NamedTuple):
-    """What a pass is made of.
+    """What a pass is made of."""
 
-    Attributes:
-        tiles: of the maps, with the channels that are read and those that are written.
-        kernels: of the transforms.
-        chunk: tiles at a time.
-        outer: written channels at a time.
-        numbers: floats of a spectral point's channel.
-    """
-
-    tiles: Tiles
-    kernels: Any
-    chunk: int
-    outer: int
-    numbers: int
+    tiles: Tiles  # of the maps, with the channels that are read and those that are written
+    kernels: Any  # of the transforms
+    chunk: int    # tiles at a time
+    outer: int    # written channels at a time
+    numbers: int  # floats of a spectral point's channel
 
     @property
     def chunks(self) -> Iterator[tuple[int, int]]:
@@ -184,7 +176,7 @@ class Transformed(Candidate):
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             u = empty((floats,), "float32")
             transform(w, u)
-            run(x, u, y, *epilogue.known())
+            run(x, u, y, *epilogue)
         return launch
 
     def _forward(self, desc: ConvDesc) -> Launch:
@@ -206,7 +198,7 @@ class Transformed(Candidate):
         sizes = s.filter_floats, s.floats(inner), s.floats(s.outer)
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            bias, relu = epilogue.known()
+            bias, relu = epilogue
             u, v, m = (empty((size,), "float32") for size in sizes)
             for w_at, y_at, transform, chunks in steps:
                 transform(offset(w, w_at), u)

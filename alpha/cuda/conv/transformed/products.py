@@ -16,12 +16,11 @@ import numpy as np
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.sk_dilated import SkDilated
 from alpha.cuda.conv.ffma.slab import FfmaSlab
-from alpha.cuda.conv.schedule import Slabs, dgrad_slabs
-from alpha.ops.conv_desc import Axis, ConvDesc
+from alpha.cuda.conv.schedule import POINT, Slabs, dgrad_slabs
+from alpha.ops.conv_desc import ConvDesc
 
 TERMS = 64
 TILES = Tile(64, 64, 16, 8, 4, 3, 4, terms=TERMS), Tile(32, 32, 16, 4, 4, 3, 8, vector=1, terms=TERMS)
-POINT = Axis(i=1, o=1, f=1, s=1, p=0, d=1)
 
 
 class PointSlabs(Slabs):

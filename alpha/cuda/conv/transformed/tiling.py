@@ -22,23 +22,15 @@ class Points(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A map, or filters, in tiles.
+    """A map, or filters, in tiles."""
 
-    Attributes:
-        shape: (images, height, width, channels).
-        strides: floats from image to image, from column to column, and from channel to channel.
-        grid: tiles of an image.
-        step, padding, size: pixels from tile to tile, that the first one begins outside, and of a tile that count.
-        turned: whether pixels of a tile are taken in reverse.
-    """
-
-    shape: tuple[int, ...]
-    strides: tuple[int, int, int]
-    grid: Pair
-    step: Pair
-    padding: Pair
-    size: Pair
-    turned: bool = False
+    shape: tuple[int, ...]         # (images, height, width, channels)
+    strides: tuple[int, int, int]  # floats from image to image, from column to column, and from channel to channel
+    grid: Pair                     # tiles of an image
+    step: Pair                     # pixels from tile to tile
+    padding: Pair                  # that the first one begins outside
+    size: Pair                     # of a tile that count
+    turned: bool = False           # whether pixels of a tile are taken in reverse
 
     @property
     def count(self) -> int:

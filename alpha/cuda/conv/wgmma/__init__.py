@@ -12,7 +12,7 @@ import numpy as np
 
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
+from alpha.cuda.conv.schedule import LIMIT, POINT, is_product, oversized
 from alpha.cuda.conv.wgmma import schedule
 from alpha.cuda.conv.wgmma.boxes import STORED_ROWS, Box, steps, tile_boxes
 from alpha.cuda.conv.wgmma.schedule import CHUNK, ROWS, Costs, Pixels, WorkList, field, paired
@@ -24,7 +24,7 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
-from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
+from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
 
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch
 STREAMED_BYTES = 40e6           # of an output: one larger does not stay in the L2 cache
@@ -65,9 +65,6 @@ class Mode(NamedTuple):
 Run = Callable[..., None]  # of operands x or g, and w; output, epilogue
 
 
-ONE_PIXEL = Axis(i=1, o=1, f=1, s=1, p=0, d=1)
-
-
 @lru_cache(maxsize=1024)
 def pixels_as_images(desc: ConvDesc) -> ConvDesc:
     """Returns a 1x1 convolution that moves by one as one of images of one pixel, of which it is a product; others as
@@ -75,7 +72,7 @@ def pixels_as_images(desc: ConvDesc) -> ConvDesc:
     images = desc.n * desc.h.i * desc.w.i
     if not is_product(desc) or 2 * images >= LIMIT:  # of two planes
         return desc
-    return replace(desc, n=images, h=ONE_PIXEL, w=ONE_PIXEL)
+    return replace(desc, n=images, h=POINT, w=POINT)
 
 
 def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
@@ -154,7 +151,16 @@ def refusal(desc: ConvDesc) -> str | None:
     return None
 
 
-class Wgmma(Candidate):
+class OnOperands(Candidate):
+    """What reads operands: `on_operands` returns the launch that takes them."""
+
+    on_operands: Callable[..., Run]
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
+
+
+class Wgmma(OnOperands):
     """One tile in one mode.  pooled: of fprop the largest of each 2 x 2 is written, see alpha/cuda/conv/pooled.py."""
 
     def __init__(self, pass_name: str, mode: Mode, tile: Tile, pooled: bool = False) -> None:
@@ -237,9 +243,6 @@ class Wgmma(Candidate):
         by_image = self._memory_us(desc) > BY_IMAGE * found.us
         return found.box, schedule.work_list(*tile, rows=self.tile.rows, by_image=by_image)
 
-    def prepare(self, desc: ConvDesc) -> Launch:
-        return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
-
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue).
 
@@ -263,7 +266,7 @@ class Wgmma(Candidate):
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None,
                 adds: bool = False, residual: Array | None = None, exact: tuple[Any, ...] = UNFLAGGED) -> None:
-            b, relu = epilogue.known()
+            b, relu = epilogue
             b, out = b and offset(b, 4 * first), offset(y, y_first)
             if counts:
                 parts = statistics.attach(y, CONSUMERS * grid)

@@ -296,11 +296,12 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
   out.drain();
 }
 
-extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
-conv_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_w, int first_out, const float
-           *bias, const float *scale_in, const float *scale_w, void *slots, float *statistics, const void *joined, const
-           int *work, int entries, int box, int batch, int height, int width, int groups, int columns, int counted, int
-           least_run, int most_run, int unit, int relu, int adds, int streams, Exact exact, ConvShape shape) {
+ALPHA_GLOBAL(conv_wgmma, (Tile::THREADS, 1) CLUSTERS,
+             (const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_w, int first_out,
+              const float *bias, const float *scale_in, const float *scale_w, void *slots, float *statistics,
+              const void *joined, const int *work, int entries, int box, int batch, int height, int width, int groups,
+              int columns, int counted, int least_run, int most_run, int unit, int relu, int adds, int streams,
+              Exact exact, ConvShape shape)) {
   ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
@@ -337,14 +338,13 @@ conv_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more,
   }
 #endif
 }
-ALPHA_KERNEL(conv_wgmma)
 
 // Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot, two
 // neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, of which
 // these columns may be a part. added: see Direct.
-extern "C" __global__ void __launch_bounds__(256)
-conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, OUT *out, int batch, int height, int width,
-                  int channels, int columns, int box, int relu, const OUT *added) {
+ALPHA_GLOBAL(conv_wgmma_slices, (256),
+             (const float *slots, const int *tiles, const float *bias, OUT *out, int batch, int height, int width,
+              int channels, int columns, int box, int relu, const OUT *added)) {
   ptx::follow();
   const Scale scale = told_scale(slots);
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
@@ -356,4 +356,3 @@ conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, OUT *
                       finish);
   direct.put(col, add_slices<Tile>(slots, tile[SLOT], tile[SLICE], at));
 }
-ALPHA_KERNEL(conv_wgmma_slices)

@@ -47,7 +47,6 @@ struct BoxShape {
     return (row >> width_log2() & (1 << height_log2()) - 1) * (apart >> height_log2());
   }
   INLINE int w(int row, int apart) const { return (row & (1 << width_log2()) - 1) * (apart >> width_log2()); }
-  INLINE int in_maps() const { return 1 << log2(3) + log2(4); }
   INLINE int out_maps() const { return 1 << log2(5) + log2(6); }
 };
 

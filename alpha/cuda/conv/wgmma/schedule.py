@@ -47,27 +47,18 @@ SLICES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 
 
 class Pixels(NamedTuple):
-    """A pass as the kernel sees it.
+    """A pass as the kernel sees it."""
 
-    Attributes:
-        classes: int32 array (classes, len(CLASS)), columns as in CLASS, those with most taps first; "run" is the number
-            of taps in a run, "length" that of its values, "lead" that of zeros before them in the first chunk; "pair"
-            is how far apart the outputs of a pair are, of which "runs_w" pixels are read in a row, or 0.
-        images: of the batch.
-        channels: of a group that are summed over at each tap.
-        columns: channels of a group of the tensor that is written.
-        groups: of both.
-        unit: values of the sum in a box of the filters.
-        side: height and width of a box of positions; "pixels" counts these boxes then (boxes.py).
-    """
-
+    # int32 array (classes, len(CLASS)), columns as in CLASS, those with most taps first; "run" is the number of taps in
+    # a run, "length" that of its values, "lead" that of zeros before them in the first chunk; "pair" is how far apart
+    # the outputs of a pair are, of which "runs_w" pixels are read in a row, or 0.
     classes: np.ndarray
-    images: int
-    channels: int
-    columns: int
-    groups: int
-    unit: int
-    side: tuple[int, int] = (1, 1)
+    images: int                     # of the batch
+    channels: int                   # of a group that are summed over at each tap
+    columns: int                    # channels of a group of the tensor that is written
+    groups: int                     # of both
+    unit: int                       # values of the sum in a box of the filters
+    side: tuple[int, int] = (1, 1)  # height and width of a box of positions, which "pixels" counts then (boxes.py)
 
     def boxes(self, images: int, rows: int) -> int:
         """Returns how many pixels, or boxes of them, of so many images a tile has."""
@@ -97,22 +88,16 @@ COSTS = Costs()
 
 
 class WorkList(NamedTuple):
-    """Who does what.
+    """Who does what."""
 
-    Attributes:
-        items: int32 array (blocks of the grid, entries, ITEM_SIZE), columns as in ITEM: a list for each block, END
-            behind its last entry. An entry is a tile, or a slice of one: its blocks of the sum, of them the heads,
-            which have a step or more of a lead, the whole ones that follow, and the first of all; the first slot of its
-            tile, number of the slice * 65536 + number of slices, first pixel, image and column, and the group.
-        sliced: int32 array (tiles, ITEM_SIZE), those that were cut, with the number of their slices as "slice".
-        slots: of the workspace.
-        makespan: what the busiest block does, and the addition of slices, in blocks of a sum.
-    """
-
+    # int32 array (blocks of the grid, entries, ITEM_SIZE), columns as in ITEM: a list for each block, END behind its
+    # last entry. An entry is a tile, or a slice of one: its blocks of the sum, of them the heads, which have a step or
+    # more of a lead, the whole ones that follow, and the first of all; the first slot of its tile, number of the slice
+    # * 65536 + number of slices, first pixel, image and column, and the group.
     items: np.ndarray
-    sliced: np.ndarray
-    slots: int
-    makespan: float
+    sliced: np.ndarray  # int32 (tiles, ITEM_SIZE), those that were cut, with the number of their slices as "slice"
+    slots: int          # of the workspace
+    makespan: float     # what the busiest block does, and the addition of slices, in blocks of a sum
 
 
 def fprop_pixels(desc: ConvDesc) -> Pixels:

@@ -40,36 +40,23 @@ CACHE_BYTES = 50e6        # of tensors that the L2 cache keeps
 
 
 class Schedule(NamedTuple):
-    """Tables as sk_dilated_wgmma.cu reads them, int32.
+    """Tables as sk_dilated_wgmma.cu reads them, int32."""
 
-    Attributes:
-        box: of outputs; of one output of some images as a rule.
-        units: (units, integers of one): columns as in UNIT_FIELDS, then the tile's segments as in SEGMENT_FIELDS. Row b
-            is the first unit of block b, `next` the row of the one behind it or -1.
-        blocks: of the grid.
-        sums: (parts of 64 rows of tiles in slots, 12), columns as in SUM_FIELDS; slots of one consumer.
-        slots: of the workspace, for all consumers of a tile.
-    """
-
-    box: Box
+    box: Box          # of outputs; of one output of some images as a rule
+    # (units, integers of one): columns as in UNIT_FIELDS, then the tile's segments as in SEGMENT_FIELDS. Row b is the
+    # first unit of block b, `next` the row of the one behind it or -1.
     units: np.ndarray
-    blocks: int
-    sums: np.ndarray
-    slots: int
+    blocks: int       # of the grid
+    sums: np.ndarray  # (parts of 64 rows of tiles in slots, 12), columns as in SUM_FIELDS; slots of one consumer
+    slots: int        # of the workspace, for all consumers of a tile
 
 
 class Units(NamedTuple):
-    """A way to cut.
+    """A way to cut."""
 
-    Attributes:
-        table: (units, 4): tile, and which blocks of its sum: first, end, step.
-        first: the blocks' first units.
-        sweeps: how often tensors larger than the L2 cache come from device memory.
-    """
-
-    table: np.ndarray
-    first: np.ndarray
-    sweeps: int
+    table: np.ndarray  # (units, 4): tile, and which blocks of its sum: first, end, step
+    first: np.ndarray  # the blocks' first units
+    sweeps: int        # how often tensors larger than the L2 cache come from device memory
 
 
 class Cut(NamedTuple):

@@ -134,8 +134,7 @@ template <class T> struct UnitSum {
       add<TAPS * T::WIDTH>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16),
                          reinterpret_cast<float(&)[TAPS * T::TAP_SUMS]>(sum[TAP * T::TAP_SUMS]));
     } else {
-      float some[TAPS * T::TAP_SUMS];
-      UNROLL for (int i = 0; i < TAPS * T::TAP_SUMS; i++) some[i] = 0.f;
+      float some[TAPS * T::TAP_SUMS] = {};
       add<TAPS * T::WIDTH>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16), some);
       UNROLL for (int i = 0; i < TAPS * T::TAP_SUMS; i++) sum[TAP * T::TAP_SUMS + i] += some[i];
     }
@@ -210,8 +209,7 @@ INLINE void sum_units_of_block(Ring<Tile> &ring, const Unit *unit, const Next &n
     if constexpr (EXACT) {
       exact_unit<Tile>(exact, shape, boxed, ring.buffers, unit, store);
     } else {
-      float sum[Tile::SUMS];
-      UNROLL for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
+      float sum[Tile::SUMS] = {};
       UnitSum<Tile> blocks(ring, consumer);
       for_each_part(unit, same, [&](const Segment *s, int, int count) {
         blocks.add(count, same(s->side<Tile::STRIP>()), same(s->tap), same(s->taps), sum);
@@ -224,11 +222,11 @@ INLINE void sum_units_of_block(Ring<Tile> &ring, const Unit *unit, const Next &n
 
 // A unit has unit_ints integers; unit b is the first of block b. It is copied to shared memory while everything else is
 // set up: from a cold start the chain of tables is what a small layer would wait for.
-extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
-sk_dilated_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_g, float *dw, float4
-                 *work, const int *units, int unit_ints, const float *scale_x, const float *scale_g, int images, int
-                 rows, int boxed, int wide_x, int wide_g, int x_once, int g_once, int g_row, int g_step, int x_row, int
-                 x_step, int dw_row, Exact exact, WgradShape shape) {
+ALPHA_GLOBAL(sk_dilated_wgmma, (Tile::THREADS, 1) CLUSTERS,
+             (const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_g, float *dw,
+              float4 *work, const int *units, int unit_ints, const float *scale_x, const float *scale_g, int images,
+              int rows, int boxed, int wide_x, int wide_g, int x_once, int g_once, int g_row, int g_step, int x_row,
+              int x_step, int dw_row, Exact exact, WgradShape shape)) {
   ptx::follow();
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
@@ -266,12 +264,10 @@ sk_dilated_wgmma(const __grid_constant__ ptx::TensorMaps few, const CUtensorMap 
   }
 #endif
 }
-ALPHA_KERNEL(sk_dilated_wgmma)
 
 // Adds up the slots of tiles cut into several units. Grid (parts of a slot, tiles of 64 rows): a thread adds one float4
 // of every split-th slot; the partial sums of an element meet in shared memory, always in the same order.
-extern "C" __global__ void __launch_bounds__(256)
-sum_units(const float4 *work, float *dw, const Sum *sums, int dw_row, int split) {
+ALPHA_GLOBAL(sum_units, (256), (const float4 *work, float *dw, const Sum *sums, int dw_row, int split)) {
   ptx::follow();
   __shared__ float4 partial[256];
   constexpr int SLOT = Tile::SUMS * 32;  // float4
@@ -292,4 +288,3 @@ sum_units(const float4 *work, float *dw, const Sum *sums, int dw_row, int split)
   for (int p = 1; p < split; p++) add(sum, partial[p * width + lane]);
   to().finish(quad, sum, scale);
 }
-ALPHA_KERNEL(sum_units)

@@ -91,21 +91,13 @@ class Tiling(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The taps of a tile.
+    """The taps of a tile."""
 
-    Attributes:
-        shifts: pixel of x that output (0, 0) meets, of each tap.
-        outs: element of a filter at which each begins.
-        segments: rows as in SEGMENT_FIELDS.
-        length: blocks of all segments.
-        cost: of all blocks; that of one is 1 where all taps have products.
-    """
-
-    shifts: tuple[int, ...]
-    outs: tuple[int, ...]
-    segments: tuple[tuple[int, ...], ...]
-    length: int
-    cost: float
+    shifts: tuple[int, ...]                # pixel of x that output (0, 0) meets, of each tap
+    outs: tuple[int, ...]                  # element of a filter at which each begins
+    segments: tuple[tuple[int, ...], ...]  # rows as in SEGMENT_FIELDS
+    length: int                            # blocks of all segments
+    cost: float                            # of all blocks; that of one is 1 where all taps have products
 
 
 def longest_chain(w: Axis) -> int:

@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alpha.cuda.conv.costs import Cost, Stage, device
-from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import is_product, oversized
-from alpha.cuda.conv.wgmma import SCALE_FLOATS, Run, launch_of_arrays, pixels_as_images, refusal
+from alpha.cuda.conv.wgmma import SCALE_FLOATS, OnOperands, Run, pixels_as_images, refusal
 from alpha.cuda.conv.wgmma.boxes import Box
 from alpha.cuda.conv.wgmma.schedule_cluster import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
-from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
@@ -34,9 +33,6 @@ class WgradTile(NamedTuple):
 
     A buffer is a strip of neighbouring outputs of a row. The taps of a pixel are neighbours in shared memory, those of
     the next pixel lie a box further on, and only the last of them is not there already.
-
-    Attributes:
-        cluster: blocks that share a unit, and add up what they have of it in each other's shared memory.
     """
 
     rows: int
@@ -44,7 +40,7 @@ class WgradTile(NamedTuple):
     taps: int
     stages: int
     strip: int = 1
-    cluster: int = 1
+    cluster: int = 1  # blocks that share a unit, and add up what they have of it in each other's shared memory
 
     def __str__(self) -> str:
         return (f"{self.rows}x{self.taps}x{self.tap_columns}" + f" strip {self.strip}" * (self.strip > 1)
@@ -110,7 +106,7 @@ TILES = {
         WgradTile(128, 128, 1, 3, cluster=8), WgradTile(64, 128, 1, 4, cluster=8))}
 
 
-class WgmmaWgrad(Candidate):
+class WgmmaWgrad(OnOperands):
     """A tile of sk_dilated_wgmma. It writes float32, whatever it reads."""
 
     pass_name = "wgrad"
@@ -119,7 +115,7 @@ class WgmmaWgrad(Candidate):
         self.reads, self.tile = reads, tile
         self.planes = READS[reads].planes
         self.name = f"sk_dilated_wgmma {reads} {tile}"
-        defines = {"ELEMENT": {"float16": "f16", "bfloat16": "bf16"}[READS[reads].dtype], "TILE_ROWS": tile.rows,
+        defines = {"ELEMENT": C_TYPES[READS[reads].dtype], "TILE_ROWS": tile.rows,
                    "TAP_COLUMNS": tile.tap_columns, "TAPS_TOGETHER": tile.taps, "OPERAND_PLANES": self.planes,
                    "PIPELINE": tile.stages, "STRIP_PIXELS": tile.strip, "BLOCKS_TOGETHER": tile.cluster}
         self.kernel = Kernel(
@@ -165,9 +161,6 @@ class WgmmaWgrad(Candidate):
     def _factor(self, desc: ConvDesc) -> float:
         of_taps, of_product = device().table.wgmma_wgrad.tiles[self.planes][str(self.tile)]
         return of_taps if desc.h.f * desc.w.f > 1 else of_product
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        return launch_of_arrays("wgrad", self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x, g, dw).
@@ -217,19 +210,13 @@ class WgmmaWgrad(Candidate):
 class Form(NamedTuple):
     """How TMA sees an operand: (channels of a box, pixels, images, chunks of channels, planes), or all in one chunk; in
     boxes of positions (channels of a box, column, row, image, chunk of channels).
-
-    Attributes:
-        dims: of each map.
-        boxes: that of a tile, and that of the last one, which has fewer chunks; of each map.
-        wide: a box has all of a tile's channels.
-        offsets: where the tensor of each map begins.
     """
 
-    dims: tuple[Shape, ...]
+    dims: tuple[Shape, ...]   # of each map
     strides: Shape
-    boxes: tuple[Shape, ...]
-    wide: bool
-    offsets: Shape = ()
+    boxes: tuple[Shape, ...]  # that of a tile, and that of the last one, which has fewer chunks; of each map
+    wide: bool                # a box has all of a tile's channels
+    offsets: Shape = ()       # where the tensor of each map begins
 
 
 def _shape(desc: ConvDesc, which: str) -> Shape:

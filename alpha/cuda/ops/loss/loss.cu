@@ -187,8 +187,7 @@ INLINE void backward(const T *g, int g_step, const T *logits, const Labels &labe
               backward<T, N>(g, g_step, logits, labels, stats, count, dx, rows, mean))
 PIECE_KERNELS(PIECES)
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    label_mask(const Labels labels, unsigned char *mask, i64 *first_bad, i64 rows, i64 classes) {
+ALPHA_GLOBAL(label_mask, (THREADS), (const Labels labels, unsigned char *mask, i64 *first_bad, i64 rows, i64 classes)) {
   ptx::follow();
   const i64 row = i64(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
   if (row >= rows) return;
@@ -196,4 +195,3 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   for (i64 c = threadIdx.x % 32; c < classes; c += 32) mask[row * classes + c] = c == label;
   if (threadIdx.x % 32 == 0 && (label < 0 || label >= classes)) atomicMin(first_bad, row);
 }
-ALPHA_KERNEL(label_mask)

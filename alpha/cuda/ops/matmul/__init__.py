@@ -71,26 +71,18 @@ def linear_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, 
 
 
 class Product(NamedTuple):
-    """Shapes of a product, taken apart once.
+    """Shapes of a product, taken apart once."""
 
-    Attributes:
-        y_shape: shape of the result.
-        m, n, k, batch: rows, columns, terms and number of matrices of the result.
-        transpose_a, transpose_b: as stored, a is (K, M), b is (N, K).
-        a_step, b_step: matrices from one entry of the batch to the next (0: all share one); only without a table.
-        matrices: (batch, 2) int32, the matrices of a and b for each entry, where steps cannot say it.
-    """
-
-    y_shape: Shape
-    m: int
-    n: int
-    k: int
-    batch: int
-    transpose_a: bool
-    transpose_b: bool
-    a_step: int
-    b_step: int
-    matrices: Array | None
+    y_shape: Shape          # shape of the result
+    m: int                  # rows,
+    n: int                  # columns,
+    k: int                  # terms
+    batch: int              # and number of matrices of the result
+    transpose_a: bool       # as stored, a is (K, M)
+    transpose_b: bool       # b is (N, K)
+    a_step: int             # matrices from one entry of the batch to the next (0: all share one); only without a table
+    b_step: int             # likewise
+    matrices: Array | None  # (batch, 2) int32, the matrices of a and b for each entry, where steps cannot say it
 
     @property
     def vector(self) -> int:
@@ -180,7 +172,7 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
 
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
 def _launch(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
-    bias, relu = epilogue.known()
+    bias, relu = epilogue
     kernel, grid, partial, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, p.vector)
     kernel(grid, a, b, bias, y, *partial.arguments(), p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *tiles, relu)
 

@@ -1,7 +1,5 @@
-"""Batch normalisation on the GPU (batch_norm.cu, batch_norm_planes.cu).
+"""Batch normalisation on the GPU, in the three launches that batch_norm.cu has; batch_norm_planes.cu.
 
-A forward or backward of batch norm is three launches: sums per channel and chunk of rows, a block per channel that
-merges the chunks, and the pass that writes. Sums are float32 within a chunk, double across chunks, in fixed order.
 Where the convolution that wrote x has counted mean and variance of its parts (lazy/statistics.py), a forward
 begins with the second launch. The last one waits for the first reader where convolutions read planes of float32
 (lazy/deferred.py), and where the second launch can tell a bound of what is written: of y in training, and of dx.
@@ -108,7 +106,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
                 running_var: Array | None, epilogue: Epilogue, *, training: bool, momentum: float, eps: float
                 ) -> Arrays:
     """Returns y, which may wait to be written, mean and istd."""
-    residual, relu = epilogue.known()
+    residual, relu = epilogue
     bound = lazy.bound_of(residual)
     waits = training and (residual is None or bound) and _may_wait(x, gamma, beta, residual)
     memory = lazy.reserve(x.shape) if waits else None

@@ -138,8 +138,6 @@ INLINE void finalize_sums(const float *__restrict__ partial, const P *gamma, con
 // flag: nothing is written where it is 0, as planes are there already (batch_norm_planes.cu); or null.
 #define FEW (THREADS, 4)
 #define BOUNDS(N) (THREADS, N > 4 ? 3 : 4)
-#define SUMMERS (THREADS, 2)  // of walk.py
-#define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)
 #define WALKING(T, suffix, N) \
   ALPHA_ENTRY(statistics##suffix, FEW, (const T *x, float *partial, const Walk w), \
               statistics<T, N>(x, partial, w, Place(w))) \

@@ -18,8 +18,6 @@
 
 using WideNorm = Norm<float>;
 #define BOUNDS (THREADS, 4)
-#define SUMMERS (THREADS, 2)  // of walk.py
-#define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)
 
 // sums_bound: the largest of |v| of each channel's chunks, besides the sums; and the header made ready.
 #define BACKWARD(suffix, RELU) \

@@ -6,6 +6,8 @@
 #include "reduce.cuh"
 
 constexpr int AHEAD = 4;  // rows that a thread has in flight
+#define SUMMERS (THREADS, 2)  // of walk.py
+#define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)  // what was read last first: it is in the cache
 
 INLINE float standardized(float away, float scale, float shift) { return __fmaf_rn(away, scale, shift); }
 

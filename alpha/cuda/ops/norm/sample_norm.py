@@ -1,8 +1,4 @@
-"""Layer and group normalisation on the GPU (layer_norm.cu, group_norm.cu, group_norm_held.cu).
-
-Layer norm reads a row once, if registers hold it. Group norm reads a sample once, if a block or a cluster of blocks
-holds it; else it makes both passes in one launch, a few samples apart. Sums are made in a fixed order.
-"""
+"""Layer and group normalisation on the GPU (layer_norm.cu, group_norm.cu, group_norm_held.cu)."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ WHERE(4, u32)
 WHERE(8, u64)
 
 // y[0 .. nbytes) = the 8 bytes of `pattern`, over and over
-extern "C" __global__ void __launch_bounds__(THREADS) fill(u8 *y, u64 pattern, i64 nbytes) {
+ALPHA_GLOBAL(fill, (THREADS), (u8 *y, u64 pattern, i64 nbytes)) {
   ptx::follow();
   const u32 low = static_cast<u32>(pattern), high = static_cast<u32>(pattern >> 32);
   const uint4 packet = {low, high, low, high};
@@ -54,4 +54,3 @@ extern "C" __global__ void __launch_bounds__(THREADS) fill(u8 *y, u64 pattern, i
   const i64 tail = packets * 16 + threadIdx.x;
   if (blockIdx.x == 0 && tail < nbytes) y[tail] = static_cast<u8>(pattern >> threadIdx.x % 8 * 8);
 }
-ALPHA_KERNEL(fill)

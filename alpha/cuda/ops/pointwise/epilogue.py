@@ -1,9 +1,8 @@
-"""What a kernel does to each element that it has computed, before it stores it: pointwise equations, in their order.
+"""What a kernel does to each element that it has computed, before it stores it: v + a, then v < 0 ? 0 : v; NaN stays.
 
-    Epilogue.of(b, "relu")      v + a, a being b of the channel; then v < 0 ? 0 : v
+    Epilogue.of(b, "relu")      a being b of the channel
 
-Every producer takes one: convolutions, products, norms. Kernels know these two equations, at most one of each and in
-this order; `known` hands them out. Others are refused there until a kernel is made for them.
+Every producer takes one: convolutions, products, norms.
 """
 
 from __future__ import annotations
@@ -11,45 +10,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from alpha.cuda.runtime.memory import Array
-from alpha.errors import AlphaError, message
-
-ADD, RELU = "v + a", "v < 0 ? 0 : v"  # NaN stays
-
-
-class Equation(NamedTuple):
-    """A new v, from v and from `a`, the element of `operand` at its place after broadcasting, where there is one."""
-
-    expression: str
-    operand: Array | None = None
 
 
 class Epilogue(NamedTuple):
-    """The equations, the first one first; without any, elements are stored as they are."""
+    """What is added, or None, and whether relu follows: `b, relu = epilogue`."""
 
-    equations: tuple[Equation, ...] = ()
+    add: Array | None = None
+    relu: bool = False
 
     @staticmethod
     def of(add: Array | None, activation: str | None) -> Epilogue:
         """Returns the epilogue that adds an array, if there is one, and goes through an activation, None or "relu"."""
-        if add is None:
-            return _RELU if activation else NOTHING
-        adds = Equation(ADD, add)
-        return Epilogue((adds, *_RELU.equations) if activation else (adds,))
-
-    def known(self) -> tuple[Array | None, bool]:
-        """Returns what is added, or None, and whether relu follows.
-
-        Raises:
-            AlphaError: there are other equations.
-        """
-        added, rest = None, self.equations
-        if rest and rest[0].expression == ADD:
-            added, rest = rest[0].operand, rest[1:]
-        if rest and rest != _RELU.equations:
-            raise AlphaError(message("epilogue", f"kernels do {ADD!r}, then {RELU!r}, not "
-                                     f"{[equation.expression for equation in self.equations]}",
-                                     "compute what is left by ops of its own"))
-        return added, bool(rest)
+        return Epilogue(add, activation is not None)
 
 
-NOTHING, _RELU = Epilogue(), Epilogue((Equation(RELU),))
+NOTHING = Epilogue()

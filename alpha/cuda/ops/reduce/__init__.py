@@ -1,8 +1,6 @@
 """Reductions on the GPU (reduce.cu): of rows, of columns, or of what lies between, in one launch.
 
-Float sums are made in float32, pairwise and in short chains; integer sums are made in int64; variances merge (mean, m2)
-by Chan's formula. Which elements meet when depends on the shape alone, so results repeat bit for bit,
-on every device.
+Which elements meet when depends on the shape alone, so results repeat bit for bit, on every device.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, empty
 from alpha.cuda.runtime.tables import CHUNK, ROWS, TABLE, tables
+from alpha.op import Op
 from alpha.ops import update as ops
 
 Arrays = Sequence[Array]
@@ -26,9 +27,6 @@ _ADAM, _AMSGRAD = (_step(entry, "rate, inverse_root, beta1, take1, beta2, take2,
 _RMSPROP = {(centered, momentum): _step("rmsprop" + "_centered" * centered + "_momentum" * momentum,
                                         "lr, alpha, take, eps, weight_decay, momentum")
             for centered in (False, True) for momentum in (False, True)}
-_ADAMAX = _step("adamax", "rate, beta1, take1, beta2, eps, weight_decay")
-_RADAM = _step("radam", "rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, rectified")
-_ADAMOD = _step("adamod", "lr, rate, correction2, beta1, take1, beta2, take2, beta3, take3, eps, shrink")
 _EMA = _step("ema", "decay, take")
 _SQUARES = per_dtype("update.cu", "squares", f"{TABLE}, ptr partial")
 _DECIDE = Kernel("update.cu", "decide", "ptr squares, i32 count, ptr scale, ptr counts, ptr factor, "
@@ -66,20 +64,20 @@ def rmsprop_step_cuda(params: Arrays, grads: Arrays, square_avg: Arrays, grad_av
             ops.rmsprop_numbers(**attrs))
 
 
-@ops.adamax_step.impl("cuda")
-def adamax_step_cuda(params: Arrays, grads: Arrays, m: Arrays, u: Arrays, factor: Array | None, **attrs: Any) -> None:
-    _update(_ADAMAX, [params, m, u, grads], factor, ops.adamax_numbers(**attrs))
+def _bind(op: Op, coefficients: str, numbers: Callable[..., ops.Numbers]) -> None:
+    """Binds a step whose states are all there."""
+    kernels = _step(op.name.removesuffix("_step"), coefficients)
+
+    @op.impl("cuda")
+    def run(params: Arrays, grads: Arrays, *rest: Any, **attrs: Any) -> None:
+        *states, factor = rest
+        _update(kernels, [params, *states, grads], factor, numbers(**attrs))
 
 
-@ops.radam_step.impl("cuda")
-def radam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, factor: Array | None, **attrs: Any) -> None:
-    _update(_RADAM, [params, m, v, grads], factor, ops.radam_numbers(**attrs))
-
-
-@ops.adamod_step.impl("cuda")
-def adamod_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, s: Arrays, factor: Array | None,
-                     **attrs: Any) -> None:
-    _update(_ADAMOD, [params, m, v, s, grads], factor, ops.adamod_numbers(**attrs))
+_bind(ops.adamax_step, "rate, beta1, take1, beta2, eps, weight_decay", ops.adamax_numbers)
+_bind(ops.radam_step, "rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, rectified", ops.radam_numbers)
+_bind(ops.adamod_step, "lr, rate, correction2, beta1, take1, beta2, take2, beta3, take3, eps, shrink",
+      ops.adamod_numbers)
 
 
 @ops.ema_step.impl("cuda")

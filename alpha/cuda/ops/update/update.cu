@@ -160,8 +160,8 @@ template <class T> INLINE void squares(const Table &table, int count, int chunk,
 FLOAT_KERNELS(KERNELS)
 
 // y[k] = sum of the partial sums of tensor k; a block per tensor, `blocks` partial sums in all.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    totals(const __grid_constant__ Table table, int count, const float *partial, int blocks, float *y) {
+ALPHA_GLOBAL(totals, (THREADS),
+             (const __grid_constant__ Table table, int count, const float *partial, int blocks, float *y)) {
   ptx::follow();
   const i64 *first = table.words + 2 * count;
   const i64 end = blockIdx.x + 1 < count ? first[blockIdx.x + 1] : blocks;
@@ -170,15 +170,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   sum = fold_group(sum, THREADS, Add());
   if (threadIdx.x == 0) y[blockIdx.x] = static_cast<float>(sum);
 }
-ALPHA_KERNEL(totals)
 
 // What becomes of a step whose loss was multiplied by *scale. counts: finite steps since the scale changed, skipped ones.
 //   factor = min(1, max_norm / norm) / scale with norm = sqrt(sum(squares)) / scale;  0 where the sum is not finite
 //   finite:      after growth_interval such steps scale = min(2 * scale, largest)
 //   not finite:  scale = max(scale / 2, 1)
-extern "C" __global__ void __launch_bounds__(THREADS)
-    decide(const float *squares, int count, float *scale, int *counts, float *factor, int growth_interval,
-           float largest, float max_norm) {
+ALPHA_GLOBAL(decide, (THREADS),
+             (const float *squares, int count, float *scale, int *counts, float *factor, int growth_interval,
+              float largest, float max_norm)) {
   ptx::follow();
   double sum = 0;
   for (int i = threadIdx.x; i < count; i += THREADS) sum += squares[i];
@@ -198,4 +197,3 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   *scale = before < largest / 2 ? 2 * before : largest;
   counts[0] = 0;
 }
-ALPHA_KERNEL(decide)

@@ -89,8 +89,7 @@ INLINE float activated(float v, float bias, int relu) {
   return relu && v < 0.f ? 0.f : v;  // keeps NaN
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
+ALPHA_GLOBAL(stem_mma_fprop, (THREADS, 2), (Operands o, StemShape s, int tiles, int chunks, int relu)) {
   ptx::follow();
   DYNAMIC_SHARED(unsigned, filter);
   __shared__ StemRow rows[POSITIONS];
@@ -177,4 +176,3 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
     }
   }
 }
-ALPHA_KERNEL(stem_mma_fprop)

@@ -88,8 +88,7 @@ INLINE float exact(const BandShape &s, const Operands &o, int image, int ih, int
   return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(BAND_THREADS, BLOCKS)
-stem_mma_dgrad(Operands o, BandShape s) {
+ALPHA_GLOBAL(stem_mma_dgrad, (BAND_THREADS, BLOCKS), (Operands o, BandShape s)) {
   ptx::follow();
   DYNAMIC_SHARED(unsigned, filter);
   __shared__ __align__(16) float lines[BAND_WARPS][(ZEROS + SEGMENT + ZEROS) * LINE];
@@ -203,4 +202,3 @@ stem_mma_dgrad(Operands o, BandShape s) {
     }
   }
 }
-ALPHA_KERNEL(stem_mma_dgrad)

@@ -88,8 +88,8 @@ INLINE void exact(const StemShape &s, const ELEMENT *x, const ELEMENT *g, int ti
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, ALIGNED ? 2 : 1)
-stem_mma_wgrad(const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int tiles) {
+ALPHA_GLOBAL(stem_mma_wgrad, (THREADS, ALIGNED ? 2 : 1),
+             (const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int tiles)) {
   ptx::follow();
   DYNAMIC_SHARED(float, smem);
   __shared__ StemRow rows[POSITIONS + GROUPS * BATCH];  // those behind the last one lie outside of every image
@@ -159,4 +159,3 @@ stem_mma_wgrad(const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int
   float *slot = work + ((long long)(blockIdx.z * gridDim.x + blockIdx.x) * gridDim.y + blockIdx.y) * (COLUMNS * CHUNK);
   UNROLL for (int i = 0; i < COLUMNS / WARPS; i++) slot[(i * WARPS + warp) * CHUNK + lane] = total[i];
 }
-ALPHA_KERNEL(stem_mma_wgrad)

@@ -152,7 +152,7 @@ class StemMmaFprop(Candidate):
         sizes = *shape_of(desc, tiles), total, chunks_of(desc)
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            b, relu = epilogue.known()
+            b, relu = epilogue
             kernel(grid, x, float32_filters(w), b, y, *sizes, relu)
         return launch
 

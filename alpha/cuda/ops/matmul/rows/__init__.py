@@ -44,7 +44,7 @@ def serves(m: int, k: int, x: Array, w: Array, y: Array) -> bool:
 
 def multiply(m: int, n: int, k: int, x: Array, w: Array, y: Array, epilogue: Epilogue) -> None:
     """Writes y (m, n) of x (m, k) and w (n, k)."""
-    bias, relu = epilogue.known()
+    bias, relu = epilogue
     weights, scale = _weights(x, w)
     warps = next(warps for warps in (1, 2, 4, WARPS) if warps == WARPS or n * warps >= FULL * context.sm_count
                  or 2 * warps * 32 * LANES[x.dtype] > k)
@@ -54,7 +54,7 @@ def multiply(m: int, n: int, k: int, x: Array, w: Array, y: Array, epilogue: Epi
 
 def multiply_without_zeros(m: int, n: int, k: int, x: Array, w: Array, y: Array, epilogue: Epilogue) -> None:
     """As multiply; the transpose of w is kept with it until it changes."""
-    bias, relu = epilogue.known()
+    bias, relu = epilogue
     weights, scale = _weights(x, w)
     turned = lazy.kept_with(w, f"{x.dtype} transposed", lambda: permute_cuda(weights.reshaped((n, k)), axes=(1, 0)))
     rows, tiles = 1 if m == 1 else MOST_ROWS, ceil_div(n, 32 * LANES[x.dtype])
