@@ -179,14 +179,14 @@ class _Walk:
             return
         if not isinstance(edge, tuple):
             known = self.leaves.get(id(edge))
-            self.leaves[id(edge)] = (edge, g if known is None else _added(known[1], g))
+            self.leaves[id(edge)] = (edge, g if known is None else _added(known, 1, g))
             return
         node, index = edge
         grads = self.pending.get(node)
         if grads is None:
             grads = self.pending[node] = [None] * node.op.returned
             heapq.heappush(self.heap, (-node.order, node))
-        grads[index] = g if grads[index] is None else _added(grads[index], g)
+        grads[index] = g if grads[index] is None else _added(grads, index, g)
 
     def step(self) -> None:
         """Runs the newest node and hands its gradients down."""
@@ -264,17 +264,17 @@ class _Walk:
         return out
 
 
-def _added(known: Tensor, g: Tensor) -> Tensor:
-    """Returns the sum of two gradients, on the CPU in the memory of the first where nobody else holds that.
+def _added(held: Sequence[Any], k: int, g: Tensor) -> Tensor:
+    """Returns held[k] + g, on the CPU in the memory of the first where nobody else holds that.
 
-    Three references to it are those of whoever calls, of this function, and of the call that counts.
+    Two references to it are those of `held` and of the call that counts; a local name may or may not be a third.
     """
-    if known.device == "cpu" and not recording.get() and sys.getrefcount(known) <= 3 \
-            and get_backend("cpu").is_sole(known):
+    if held[k].device == "cpu" and not recording.get() and sys.getrefcount(held[k]) <= 2 \
+            and get_backend("cpu").is_sole(held[k]):
         from alpha.op import registry
-        registry["add_onto"](g, known)
-        return known
-    return known + g
+        registry["add_onto"](g, held[k])
+        return held[k]  # type: ignore[no-any-return]
+    return held[k] + g  # type: ignore[no-any-return]
 
 
 def _own(g: Tensor, taken: set[int]) -> Tensor:
