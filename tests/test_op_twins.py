@@ -34,6 +34,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
                        "cuda/ops/test_augment.py::test_agrees_with_the_cpu_in_every_bit"),
     "batch_norm_apply": ("test_recompute.py::test_networks_train_with_the_same_bits",
                          "cuda/test_recompute.py::test_networks_train_with_the_same_bits"),
+    "linear_grad": ("test_matmul.py::test_gradients_of_linear_in_one_op_have_the_bits_of_several",),
     "conv_relu_pool": ("test_conv_pool.py::test_it_equals_the_two_ops",),
     "transfer": ("test_elementwise.py::test_to_device_copies_and_carries_the_gradient",
                  "cuda/ops/test_elementwise.py::test_transfer_there_and_back"),
