@@ -73,8 +73,8 @@ def masks(n: int, heads: int, rows: int, columns: int) -> list[dict[str, Any]]:
             {"attn_mask": floats((rows, columns), 3), "key_padding_mask": floats((n, columns), 4)}]
 
 
-@pytest.mark.parametrize("batch_first, bias, sizes", itertools.product((False, True), (False, True),
-                                                                       ((6, 6), (5, 3))))
+@pytest.mark.parametrize("batch_first, bias, sizes", [*itertools.product((False, True), (False, True),
+                                                                       ((6, 6), (5, 3)))])
 def test_multihead_attention(batch_first: bool, bias: bool, sizes: tuple[int, int]) -> None:
     kdim, vdim = sizes
     layers = [m.MultiheadAttention(6, 2, bias=bias, kdim=kdim, vdim=vdim, batch_first=batch_first)
@@ -112,7 +112,7 @@ def test_one_tensor_for_queries_keys_and_values_is_one_product(batch_first: bool
 
 
 @pytest.mark.parametrize("norm_first, activation, bias, batch_first",
-                         itertools.product((False, True), ("relu", "gelu"), (False, True), (False, True)))
+                         [*itertools.product((False, True), ("relu", "gelu"), (False, True), (False, True))])
 def test_transformer_encoder(norm_first: bool, activation: str, bias: bool, batch_first: bool) -> None:
     made = [m.TransformerEncoder(m.TransformerEncoderLayer(8, 2, 12, 0.0, activation, norm_first=norm_first, bias=bias,
                                                            batch_first=batch_first), 2, m.LayerNorm(8),
