@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import alpha
+import alpha.nn.functional as F
 import alpha.onnx
 import models
 from alpha import nn, ops, optim
@@ -81,7 +82,49 @@ class Mixed(nn.Module):
         return self.line(y) - ops.max(y, axis=3, keepdims=True)
 
 
+class Causal(nn.Module):
+    """Attention that looks back alone."""
+
+    def __init__(self) -> None:
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, is_causal=True, need_weights=False)[0]
+
+
+class Functions(nn.Module):
+    """Functions of numbers, comparisons and choices."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = ops.concat([ops.atan(x), ops.sinh(x), ops.cosh(x), ops.asin(0.1 * x), ops.acos(0.1 * x), ops.expm1(x),
+                        ops.log1p(x.abs()), ops.erfc(x), ops.hypot(x, x + 1.0), ops.sign(x), F.normalize(x, dim=-1)], 3)
+        chosen = ops.where((y > 0.2) & ~(y >= 1.0) | (y < -0.5), y, 0.25 * y)
+        return ops.where((y <= 0.0) ^ (y != chosen), chosen, 2.0) * (chosen == y).float()
+
+
+class UNet(nn.Module):
+    """Down and up again, by two kinds of steps up, with a shortcut."""
+
+    def __init__(self) -> None:
+        self.down, self.up = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ConvTranspose2d(8, 4, 4, 2, 1)
+        self.wide, self.last = nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(12, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = ops.relu(self.down(x))
+        return self.last(ops.concat([self.up(h), self.wide(h)], 3))
+
+
 OTHERS = {
+    "functions": (lambda: Functions(), (4, 5, 3)), "u-net": (lambda: UNet(), (8, 10, 3)),
+    "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(4, 6, (3, 2), 2, 1, output_padding=1, groups=2), nn.ReLU(),
+                                         nn.ConvTranspose2d(6, 3, 3, dilation=2, bias=False)), (5, 4, 4)),
+    "resized": (lambda: nn.Sequential(nn.Upsample((7, 9), mode="bilinear", align_corners=True), nn.Conv2d(2, 3, 1),
+                                      nn.Upsample(scale_factor=2), nn.Upsample((5, 6), mode="bilinear")), (4, 5, 2)),
+    "padded": (lambda: nn.Sequential(nn.ReflectionPad2d(2), nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"),
+                                     nn.ReplicationPad2d(1)), (5, 6, 2)),
+    "activations": (lambda: nn.Sequential(nn.PReLU(4), nn.CELU(), nn.SELU(), nn.Softsign(), nn.Mish(), nn.GLU(),
+                                          nn.Hardshrink(0.1), nn.Threshold(0.05, 1.0)), (5, 6, 4)),
+    "attention": (lambda: nn.Sequential(Causal(), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)), (5, 8)),
     "layouts": (lambda: Mixed(), (9, 10, 3)),
     "flattened": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Lambda(lambda x: x * 0.5),
                                         nn.Linear(4 * 4 * 5, 6), nn.Softmax(-1)), (6, 7, 3)),
@@ -277,3 +320,34 @@ def test_what_would_be_computed_otherwise_is_refused(node: tuple, shape: tuple, 
 def test_indices_of_a_pool_have_no_counterpart(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the indices of a max pool, has no counterpart here\nhelp: "):
         alpha.onnx.export(nn.MaxPool2d(2, return_indices=True), ops.zeros((1, 4, 4, 1)), tmp_path / "pool.onnx")
+
+
+@pytest.mark.parametrize("attributes", [
+    {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+    {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}, {"mode": "linear"},
+    {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+    {"mode": "cubic", "coordinate_transformation_mode": "half_pixel", "cubic_coeff_a": -0.75}])
+@pytest.mark.parametrize("weights", [{"scales": np.float32([1, 1, 2, 1.5])}, {"sizes": np.int64([2, 3, 9, 4])}])
+def test_maps_are_resized(attributes: dict, weights: dict[str, np.ndarray], tmp_path: Path) -> None:
+    inputs = ["x", "", *("scales", "sizes")[:1 + ("sizes" in weights)]]
+    node = ("Resize", [name if name in (*weights, "x") else "" for name in inputs], ["y"], attributes)
+    np.testing.assert_allclose(*one(tmp_path, [node], drawn(2, 3, 5, 6), weights), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(("attributes", "weights"), [
+    ({"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}, {"scales": np.float32([1, 1, 2, 2])}),
+    ({"mode": "linear"}, {"scales": np.float32([1, 2, 1, 1])})])
+def test_other_ways_to_resize_are_refused(attributes: dict, weights: dict[str, np.ndarray], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Resize y is .*\nhelp: height and width may change"):
+        one(tmp_path, [("Resize", ["x", "", "scales"], ["y"], attributes)], drawn(2, 3, 4, 4), weights)
+
+
+def test_a_model_of_one_number_of_samples_says_that_number(tmp_path: Path) -> None:
+    class Pairs(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return ops.reshape(x, (2, 2, 3)).sum(1)
+    for make, n in ((Pairs, 4), (lambda: nn.Linear(3, 2), "N")):
+        alpha.onnx.export(make(), ops.zeros((4, 3)), tmp_path / "x")
+        (value,) = onnx.load(str(tmp_path / "x")).graph.input
+        first_axis = value.type.tensor_type.shape.dim[0]
+        assert (first_axis.dim_value or first_axis.dim_param) == n

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alpha.errors import ConfigError, message
+from alpha import no_grad, ops
+from alpha.errors import AlphaError, ConfigError, message
+from alpha.inference.program import Program, Value
 from alpha.inference.trace import examples_of, trace
 from alpha.inputs.arguments import checked
 from alpha.nn import Module
@@ -26,7 +29,7 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
 
     The forward pass is traced, as by alpha.inference. Maps have channels first in the file, as is usual there; filters,
     and the weights of a linear layer behind a flattened map, are turned when they are written. The number of samples
-    is left open.
+    is left open, unless the model takes no other number than that of the example.
     Args:
         model: a module on the CPU, in fp32; its mode is left as it is.
         example: a tensor, or a tuple of what the model takes; the first axis is that of the samples.
@@ -44,6 +47,7 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
                      f"{examples[0].device}, in {mode().name}", 'export on the CPU in fp32: model.to("cpu")')
     graph = Graph()
     program, _ = trace(model, [t.detach() for t in examples])
+    graph.sizes = _with_another_sample(model, examples, program)
     layout = {value: FIRST if channels_first and len(value.shape) == 4 else PLAIN
               for value in (*program.inputs, *program.outputs)}
     inputs, outputs = [], []
@@ -67,7 +71,21 @@ def _described(graph: Graph, name: str, value: Any, layout: str) -> Any:
     """Returns what the file says of an input or output; the number of samples is called N."""
     shape = [value.shape[k] for k in (0, 3, 1, 2)] if layout == FIRST else list(value.shape)
     kind = getattr(graph.onnx.TensorProto, DTYPES[value.dtype])
-    return graph.onnx.helper.make_tensor_value_info(name, kind, ["N", *shape[1:]] if shape else [])
+    samples = ["N"] if graph.sizes else shape[:1]
+    return graph.onnx.helper.make_tensor_value_info(name, kind, [*samples, *shape[1:]] if shape else [])
+
+
+def _with_another_sample(model: Module, examples: Sequence[Tensor], program: Program) -> dict[Value, tuple[int, ...]]:
+    """Returns the shapes of all results where there is one sample more; none where the model does other things then."""
+    try:
+        with no_grad():
+            other, _ = trace(model, [ops.concat([t, t[:1]]) if t.ndim else t for t in examples])
+    except AlphaError:
+        return {}
+    calls = [*zip(program.calls, other.calls)]
+    if len(program.calls) != len(other.calls) or any(a.op is not b.op for a, b in calls):
+        return {}
+    return {mine: theirs.shape for a, b in calls for mine, theirs in zip(a.outs, b.outs)}
 
 
 def _write(graph: Graph, name: str, inputs: list[Any], outputs: list[Any], path: Path) -> None:

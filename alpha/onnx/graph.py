@@ -17,6 +17,13 @@ from alpha.inference.program import Value
 WHERE = "onnx"
 PLAIN, FIRST = "as in alpha", "channels first"      # FIRST: of values with four axes
 TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+# Pointwise ops that are one operator of ONNX, with the same arguments.
+SAME = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs",
+        "neg": "Neg", "sign": "Sign", "erf": "Erf", "softplus": "Softplus", "hardswish": "HardSwish", "floor": "Floor",
+        "ceil": "Ceil", "sin": "Sin", "cos": "Cos", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh",
+        "cosh": "Cosh", "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "maximum": "Max",
+        "minimum": "Min", "eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual",
+        "logical_not": "Not", "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor", "where": "Where"}
 
 
 def package() -> Any:
@@ -31,7 +38,11 @@ def package() -> Any:
 
 
 class Graph:
-    """Nodes and weights, and where each Value is: names by layout."""
+    """Nodes and weights, and where each Value is: names by layout.
+
+    Attributes:
+        sizes: the shape of each Value where there is one sample more.
+    """
 
     def __init__(self) -> None:
         self.onnx = package()
@@ -39,6 +50,7 @@ class Graph:
         self.weights: dict[str, np.ndarray] = {}
         self.places: dict[Value, dict[str, str]] = {}
         self.flat: dict[Value, tuple[str, tuple[int, int, int]]] = {}   # maps flattened with channels first: name, HWC
+        self.sizes: dict[Value, tuple[int, ...]] = {}
         self._number = 0
 
     def name(self, stem: str) -> str:
@@ -66,6 +78,11 @@ class Graph:
     def integers(self, values: Sequence[int]) -> str:
         """Returns the name of a weight of these int64 numbers."""
         return self.weight("ints_" + "_".join(map(str, values)).replace("-", "m"), np.array(values, np.int64))
+
+    def shape(self, value: Value) -> str:
+        """Returns the name of a weight of a shape for Reshape: -1 where it depends on the number of samples."""
+        more = self.sizes.get(value, value.shape)
+        return self.integers([n if n == other else -1 for n, other in zip(value.shape, more)])
 
     def scalar(self, value: float, dtype: str) -> str:
         """Returns the name of a weight of one number."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from alpha.inference.program import Call, Value
-from alpha.onnx.graph import FIRST, PLAIN, TO_FIRST, Graph, refuse
+from alpha.onnx.graph import FIRST, PLAIN, SAME, TO_FIRST, Graph, refuse
 from alpha.ops.coconv_desc import level_channels
 
 Rule = Callable[[Graph, Call], None]
@@ -64,6 +64,17 @@ def _convolved(g: Graph, x: str, w: np.ndarray, bias: Value | None, name: str, *
         inputs.append(g.weight(named(bias, "bias"), array(bias, 0, 0)[part]))
     return g.node("Conv", inputs, kernel_shape=w.shape[1:3], strides=stride, pads=[*padding, *padding],
                   dilations=dilation, group=groups)
+
+
+@rule("conv2d_dgrad")
+def _deconv(g: Graph, call: Call) -> None:
+    a, (x, w), size = call.attrs, call.args[:2], call.outs[0].shape[1:3]
+    more = [n - ((i - 1) * s - 2 * p + d * (f - 1) + 1) for n, i, s, p, d, f in zip(
+        size, x.shape[1:3], a["stride"], a["padding"], a["dilation"], w.shape[1:3])]
+    filters = g.weight(named(w, "filters"), array(w, 0, 0).transpose(TO_FIRST))
+    g.put(call.outs[0], g.node("ConvTranspose", [g.get(x, FIRST), filters], kernel_shape=w.shape[1:3],
+                               strides=a["stride"], pads=[*a["padding"], *a["padding"]], dilations=a["dilation"],
+                               group=a["groups"], output_padding=more), FIRST)
 
 
 @rule("coconv2d", "coconv2d_bias_act")
@@ -177,21 +188,16 @@ def _matmul(g: Graph, call: Call) -> None:
 
 # ---- pointwise -------------------------------------------------------------------------------------------------------
 
-SAME = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs",
-        "neg": "Neg", "erf": "Erf", "softplus": "Softplus", "hardswish": "HardSwish", "floor": "Floor",
-        "ceil": "Ceil", "sin": "Sin", "cos": "Cos", "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div",
-        "pow": "Pow", "maximum": "Max", "minimum": "Min"}
-
-
 def operands(g: Graph, call: Call) -> tuple[list[str], str]:
     """Returns the names of the arguments of a pointwise op, all in one layout, and that layout."""
     values = [a for a in call.args if isinstance(a, Value)]
     maps = [v for v in values if len(v.shape) == 4 and v.constant is None]
     first = any(map(g.is_first, maps)) and all(len(v.shape) == 4 or v.constant is not None for v in values)
+    dtype = call.outs[0].dtype if call.op.name == "where" else values[0].dtype     # of numbers
     names = []
     for arg in call.args:
         if not isinstance(arg, Value):
-            names.append(g.scalar(arg, call.outs[0].dtype))
+            names.append(g.scalar(arg, dtype))
         elif first and arg.constant is not None:
             a = arg.constant.numpy()
             turned = a.reshape((1,) * (4 - a.ndim) + a.shape).transpose(TO_FIRST)
@@ -217,6 +223,12 @@ def same(kind: str) -> Rule:
 RULES |= {
     **{op: same(kind) for op, kind in SAME.items()},
     "square": pointwise(lambda g, call, x: g.node("Mul", [x[0], x[0]])),
+    "where": pointwise(lambda g, call, x: _chosen(g, call, x)),
+    "ne": pointwise(lambda g, call, x: g.node("Not", [g.node("Equal", x)])),
+    "expm1": pointwise(lambda g, call, x: g.node("Sub", [g.node("Exp", x), g.scalar(1, call.outs[0].dtype)])),
+    "log1p": pointwise(lambda g, call, x: g.node("Log", [g.node("Add", [*x, g.scalar(1, call.outs[0].dtype)])])),
+    "erfc": pointwise(lambda g, call, x: g.node("Sub", [g.scalar(1, call.outs[0].dtype), g.node("Erf", x)])),
+    "hypot": pointwise(lambda g, call, x: g.node("Sqrt", [g.node("Add", [g.node("Mul", [v, v]) for v in x])])),
     "cast": pointwise(lambda g, call, x: g.node("Cast", x, to=g.onnx.helper.np_dtype_to_tensor_dtype(
         np.dtype(call.attrs["dtype"])))),
     "silu": pointwise(lambda g, call, x: g.node("Mul", [x[0], g.node("Sigmoid", x)])),
@@ -226,6 +238,12 @@ RULES |= {
     "clip": pointwise(lambda g, call, x: _limited(g, call, x, call.attrs["low"], call.attrs["high"])),
     "gelu": pointwise(lambda g, call, x: _gelu(g, call, x)),
 }
+
+
+def _chosen(g: Graph, call: Call, x: list[str]) -> str:
+    if call.outs[0].dtype != "bool":
+        return g.node("Where", x)
+    return g.node("Or", [g.node("And", x[:2]), g.node("And", [g.node("Not", x[:1]), x[2]])])  # no Where is of bools
 
 
 def _limited(g: Graph, call: Call, x: list[str], low: float | None, high: float | None) -> str:
@@ -265,9 +283,29 @@ def _reshape(g: Graph, call: Call) -> None:
         else:
             g.flat[y] = flat, (h, w, c)
         return
-    keeps = bool(x.shape and y.shape and x.shape[0] == y.shape[0])
-    g.put(y, g.node("Reshape", [g.get(x), g.integers((0 if keeps else y.shape[0] if y.shape else 0, *y.shape[1:])
-                                                     if y.shape else ())]))
+    g.put(y, g.node("Reshape", [g.get(x), g.shape(y)]))
+
+
+@rule("expand")
+def _expand(g: Graph, call: Call) -> None:
+    x, y = call.args[0], call.outs[0]
+    kept = (1,) * (len(y.shape) - len(x.shape)) + x.shape
+    g.put(y, g.node("Expand", [g.get(x), g.integers([1 if n == old else n for n, old in zip(y.shape, kept)])]))
+
+
+@rule("take")
+def _take(g: Graph, call: Call) -> None:
+    g.put(call.outs[0], g.node("Gather", [g.get(v) for v in call.args], axis=0))
+
+
+@rule("mix_rows")
+def _mix_rows(g: Graph, call: Call) -> None:
+    x, (index, weights) = g.get(call.args[0]), [array(v, 0, 0) for v in call.args[1:3]]
+    terms = []
+    for rows, share in zip(index.T, np.where(index < 0, 0, weights).T):
+        part = g.node("Gather", [x, g.integers(np.maximum(rows, 0).tolist())], axis=1)
+        terms.append(g.node("Mul", [part, g.weight("shares", share.astype(weights.dtype)[:, None])]))
+    g.put(call.outs[0], terms[0] if len(terms) == 1 else g.node("Sum", terms))
 
 
 @rule("permute")
@@ -297,7 +335,7 @@ def _slice(g: Graph, call: Call) -> None:
         stops = [e if s > 0 or e >= 0 else -(1 << 62) for e, s in zip(ends, steps)]
         name = g.node("Slice", [name, *map(g.integers, (begins, stops, axes, steps))])
     if kept != y.shape:
-        name = g.node("Reshape", [name, g.integers(y.shape)])
+        name = g.node("Reshape", [name, g.shape(y)])
     g.put(y, name, FIRST if first else PLAIN)
 
 
