@@ -125,15 +125,15 @@ INLINE void tma_prefetch(const CUtensorMap& map) {  // the map itself
   INLINE void tma_store_##rank##d(const CUtensorMap& map, const void* src, PTX_LIST parameters) { \
     PTX_TMA_STORE(rank, at, __VA_ARGS__); \
   }
-#define PTX_FOR_RANKS(X, Y) \
-  X(1, (int x), "%4", PTX_R(x)) \
-  X(2, (int x, int y), "%4,%5", PTX_R(x), PTX_R(y)) \
-  X(3, (int x, int y, int z), "%4,%5,%6", PTX_R(x), PTX_R(y), PTX_R(z)) \
-  Y(4, (int x, int y, int z, int w), "%4,%5,%6,%7", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w)) \
-  Y(5, (int x, int y, int z, int w, int v), "%4,%5,%6,%7,%8", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w), PTX_R(v))
-#define PTX_HAS_THEM(...)
-PTX_FOR_RANKS(PTX_TMA_LOADS, PTX_HAS_THEM)
-PTX_FOR_RANKS(PTX_TMA_STORES, PTX_TMA_STORES)
+PTX_TMA_LOADS(1, (int x), "%4", PTX_R(x))
+PTX_TMA_LOADS(2, (int x, int y), "%4,%5", PTX_R(x), PTX_R(y))
+PTX_TMA_LOADS(3, (int x, int y, int z), "%4,%5,%6", PTX_R(x), PTX_R(y), PTX_R(z))
+PTX_TMA_STORES(1, (int x), "%4", PTX_R(x))
+PTX_TMA_STORES(2, (int x, int y), "%4,%5", PTX_R(x), PTX_R(y))
+PTX_TMA_STORES(3, (int x, int y, int z), "%4,%5,%6", PTX_R(x), PTX_R(y), PTX_R(z))
+PTX_TMA_STORES(4, (int x, int y, int z, int w), "%4,%5,%6,%7", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w))
+PTX_TMA_STORES(5, (int x, int y, int z, int w, int v), "%4,%5,%6,%7,%8", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w),
+               PTX_R(v))
 
 // ---- wgmma: rs: a in registers, laid out as for mma_f16, 16 rows per warp
 #ifdef __CUDACC__
