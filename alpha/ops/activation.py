@@ -18,7 +18,7 @@ from alpha.inputs.kinds import Axis, Finite
 from alpha.op import Op, grad_enabled, op
 from alpha.ops.checks import check_alike
 from alpha.ops.elementwise import erf, exp, minimum, where
-from alpha.ops.reduce import accumulation_dtype, normal_axis
+from alpha.ops.reduce import normal_axis, widened
 from alpha.tensor import Tensor
 
 
@@ -223,7 +223,7 @@ class gelu:
 @checked
 def gelu_tanh(x: Tensor) -> Tensor:
     """y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))): gelu by tanh, 5e-4 from the exact one at most."""
-    wide = x.astype(accumulation_dtype(x.dtype))
+    wide = widened(x)
     y = wide * 0.5 * (tanh((wide + wide * wide * wide * 0.044715) * sqrt_of(2 / pi)) + 1.0)
     return y.astype(x.dtype)
 

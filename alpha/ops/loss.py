@@ -13,7 +13,7 @@ from alpha.ops.activation import log_softmax, softmax, softplus
 from alpha.ops.checks import check_alike, check_target
 from alpha.ops.elementwise import exp, log
 from alpha.ops.elementwise import where as where_
-from alpha.ops.reduce import Shape, accumulation_dtype
+from alpha.ops.reduce import Shape, accumulation_dtype, widened
 from alpha.ops.shape import take
 from alpha.tensor import Tensor
 
@@ -25,15 +25,10 @@ def reduced(y: Tensor, reduction: str) -> Tensor:
     return y.mean() if reduction == "mean" else y.sum() if reduction == "sum" else y
 
 
-def to_sum_dtype(x: Tensor) -> Tensor:
-    """Returns x in the dtype that losses of it are computed in: float32 where x has 16 bits."""
-    return x.astype(accumulation_dtype(x.dtype))
-
-
 def _checked_pair(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Checks the arguments of a loss of numbers, and returns x and target as the loss is computed with them."""
     check_target(name, x, target)
-    return to_sum_dtype(x), to_sum_dtype(target)
+    return widened(x), widened(target)
 
 
 def check_labels(name: str, x: Tensor, target: Tensor) -> None:
@@ -86,7 +81,7 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, 
             gradient of its row are NaN instead.
         ConfigError: label_smoothing or reduction is out of range.
     """
-    logits = to_sum_dtype(logits)
+    logits = widened(logits)
     if target.ndim == 1 or not target.is_floating_point:
         ignored = NO_LABEL if ignore_index is None else ignore_index
         if weight is None and logits.ndim <= 2:
@@ -98,8 +93,8 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, 
     logs = log_softmax(logits, -1)
     if weight is not None:
         _check_class_weight("cross_entropy", weight, logits)
-        logs = logs * to_sum_dtype(weight)
-    q = to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[-1])
+        logs = logs * widened(weight)
+    q = widened(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[-1])
     return reduced(-(q * logs).sum(-1), reduction)
 
 
@@ -130,13 +125,13 @@ def weighted_cross_entropy(where: str, logits: Tensor, target: Tensor, weight: T
     labels = labels if keep is None else where_(keep, labels, 0)
     if weight is not None:
         _check_class_weight(where, weight, logits)
-    scale = None if weight is None else take(to_sum_dtype(weight), labels)
+    scale = None if weight is None else take(widened(weight), labels)
     if log_probs or smoothing:
         logs = rows if log_probs else log_softmax(rows, 1)
         chosen = where_(label_mask(labels, classes=rows.shape[1], where=where), logs, 0.0)
         loss = -chosen.sum(1) if scale is None else -chosen.sum(1) * scale
         if smoothing and weight is not None:
-            spread = -(logs * to_sum_dtype(weight)).sum(1) / rows.shape[1]
+            spread = -(logs * widened(weight)).sum(1) / rows.shape[1]
             loss = loss * (1 - smoothing) + spread * smoothing
     else:
         loss = label_cross_entropy(rows, labels, label_smoothing=smoothing, reduction="none") * scale
@@ -244,7 +239,7 @@ def nll_loss(log_probs: Tensor, target: Tensor, weight: Tensor | None = None, *,
     """
     if log_probs.ndim <= 2:
         check_labels("nll_loss", log_probs, target)
-    return weighted_cross_entropy("nll_loss", to_sum_dtype(log_probs), target, weight,
+    return weighted_cross_entropy("nll_loss", widened(log_probs), target, weight,
                                   NO_LABEL if ignore_index is None else ignore_index, 0.0, reduction, log_probs=True)
 
 
@@ -387,7 +382,7 @@ def bce_with_logits_loss(x: Tensor, target: Tensor, pos_weight: Tensor | None = 
     positive = target
     if pos_weight is not None:
         _check_weight(pos_weight.shape, x.shape)
-        positive = to_sum_dtype(pos_weight) * target
+        positive = widened(pos_weight) * target
     return reduced((1.0 - target) * softplus(x) + positive * softplus(-x), reduction)
 
 

@@ -17,7 +17,7 @@ from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.checks import check_alike
 from alpha.ops.create import ones, zeros
-from alpha.ops.reduce import Shape, accumulation_dtype, reduced_shape
+from alpha.ops.reduce import Shape, accumulation_dtype, reduced_shape, widened
 from alpha.tensor import Tensor
 
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -218,7 +218,7 @@ def _batch_norm_vjp(g: Tensor, s: Any, training: bool, eps: float, activation: s
 
 
 def _to_sum_dtype(t: Tensor | None) -> Tensor | None:
-    return t if t is None else t.astype(accumulation_dtype(t.dtype))
+    return None if t is None else widened(t)
 
 
 def _rounded(gradients: Gradients, s: Any) -> Gradients:

@@ -31,6 +31,11 @@ def accumulation_dtype(dtype: str) -> str:
     return "float32" if dtype in HALF_DTYPES else dtype
 
 
+def widened(x: Tensor) -> Tensor:
+    """Returns x in the dtype in which sums over it are made: float32 where it has 16 bits."""
+    return x.astype(accumulation_dtype(x.dtype))
+
+
 def check_sum_dtype(where: str, dtype: str | None, *terms: str) -> None:
     """Refuses a dtype for sums that is neither that of the terms nor the one they are made in.  Raises DTypeError."""
     if dtype is not None and dtype not in terms and dtype not in map(accumulation_dtype, terms):
@@ -297,7 +302,7 @@ def std(x: Tensor, axis: Axes = None, keepdims: bool = False, correction: Size =
 
     Raises ShapeError: see var.  Where x is constant y is 0, and its gradient counts as 0.
     """
-    wide = x.astype(accumulation_dtype(x.dtype))
+    wide = widened(x)
     return _root(var(wide, axis, keepdims, correction), 0.5).astype(x.dtype)
 
 
@@ -321,6 +326,6 @@ def vector_norm(x: Tensor, p: Order = 2, axis: Axes = None, keepdims: bool = Fal
         return max(x.abs(), axis, keepdims)
     if p == 1:
         return sum(x.abs(), axis, keepdims)
-    wide = x.astype(accumulation_dtype(x.dtype))
+    wide = widened(x)
     powers, root = (wide * wide, 0.5) if p in (2, "fro") else (_root(wide.abs(), p), 1 / p)
     return _root(sum(powers, axis, keepdims), root).astype(x.dtype)

@@ -15,15 +15,11 @@ from alpha.ops.create import rand
 from alpha.ops.elementwise import abs, clip, gt, le, log, where
 from alpha.ops.index import to_axis
 from alpha.ops.loss import label_mask
-from alpha.ops.reduce import accumulation_dtype, argmax, normal_axis
+from alpha.ops.reduce import accumulation_dtype, argmax, normal_axis, widened
 from alpha.ops.shape import reshape
 from alpha.tensor import Tensor
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772     # which keep means at 0 and variances at 1
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.astype(accumulation_dtype(x.dtype))
 
 
 # ---- piecewise linear ------------------------------------------------------------------------------------------------
@@ -40,7 +36,7 @@ def hardtanh(x: Tensor, min_val: Finite = -1.0, max_val: Finite = 1.0) -> Tensor
 @checked
 def hardsigmoid(x: Tensor) -> Tensor:
     """y = min(max(x + 3, 0), 6) / 6."""
-    return (relu6(_wide(x) + 3.0) / 6.0).astype(x.dtype)
+    return (relu6(widened(x) + 3.0) / 6.0).astype(x.dtype)
 
 
 @checked
@@ -84,7 +80,7 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
 @checked
 def mish(x: Tensor) -> Tensor:
     """y = x * tanh(ln(1 + e^x)).  Source: arXiv 1908.08681."""
-    wide = _wide(x)
+    wide = widened(x)
     return (wide * tanh(softplus(wide))).astype(x.dtype)
 
 
@@ -97,27 +93,27 @@ def logsigmoid(x: Tensor) -> Tensor:
 @checked
 def selu(x: Tensor) -> Tensor:
     """y = 1.0507 * elu(x, 1.6733): layers of it keep means near 0 and variances near 1.  Source: arXiv 1706.02515."""
-    return (elu(_wide(x), SELU_ALPHA) * SELU_SCALE).astype(x.dtype)
+    return (elu(widened(x), SELU_ALPHA) * SELU_SCALE).astype(x.dtype)
 
 
 @checked
 def celu(x: Tensor, alpha: Positive = 1.0) -> Tensor:
     """y = x where x > 0, else alpha * (e^(x / alpha) - 1): an elu whose slope is 1 at 0.  Source: arXiv 1704.07483."""
-    wide = _wide(x)
+    wide = widened(x)
     return where(gt(x, 0), x, (elu(wide / alpha) * alpha).astype(x.dtype)) if alpha != 1 else elu(x)
 
 
 @checked
 def softsign(x: Tensor) -> Tensor:
     """y = x / (1 + |x|)."""
-    wide = _wide(x)
+    wide = widened(x)
     return (wide / (abs(wide) + 1.0)).astype(x.dtype)
 
 
 @checked
 def tanhshrink(x: Tensor) -> Tensor:
     """y = x - tanh(x)."""
-    wide = _wide(x)
+    wide = widened(x)
     return (wide - tanh(wide)).astype(x.dtype)
 
 

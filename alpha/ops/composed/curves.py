@@ -31,7 +31,7 @@ from alpha.ops.elementwise import (
 )
 from alpha.ops.logic import cos, isnan, remainder, sin
 from alpha.ops.matmul import matmul
-from alpha.ops.reduce import accumulation_dtype
+from alpha.ops.reduce import widened
 from alpha.tensor import Tensor
 
 # ---- ops by their equations ------------------------------------------------------------------------------------------
@@ -94,14 +94,10 @@ hypot = binary("hypot", "y = sqrt(a^2 + b^2), without overflow.", lambda g, s: g
 # ---- functions of other ops ------------------------------------------------------------------------------------------
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x.astype(accumulation_dtype(x.dtype))
-
-
 @checked
 def tan(x: Tensor) -> Tensor:
     """y = sin(x) / cos(x), x in radians."""
-    wide = _wide(x)
+    wide = widened(x)
     return (sin(wide) / cos(wide)).astype(x.dtype)
 
 
@@ -119,7 +115,7 @@ def logit(x: Tensor, eps: FiniteNumber | None = None) -> Tensor:
         x: probabilities; float.
         eps: x is limited to [eps, 1 - eps] before; None: it is not, and y is infinite at 0 and 1, NaN outside.
     """
-    wide = _wide(x)
+    wide = widened(x)
     if eps is not None:
         if not 0 <= eps <= 0.5:
             raise ConfigError(message("logit", f"eps is {eps}, a number in [0, 0.5] is needed", "pass eps=1e-6, say"))

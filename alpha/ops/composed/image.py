@@ -22,7 +22,7 @@ from alpha.ops import shape as moves
 from alpha.ops.elementwise import where
 from alpha.ops.index import index_select, mix_rows
 from alpha.ops.pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pool_gather
-from alpha.ops.reduce import Shape, accumulation_dtype, argmax
+from alpha.ops.reduce import Shape, argmax, widened
 from alpha.ops.shape import permute, reshape, stack, take
 from alpha.tensor import Tensor, tensor
 
@@ -142,7 +142,7 @@ def interpolate(x: Tensor, size: Any = None, scale_factor: Any = None, mode: Res
         hw = tuple([o for o, _ in targets])
         y = adaptive_avg_pool2d(maps, (1, *hw) if x.ndim == 3 else hw)
         return y if x.ndim == 4 else reshape(y, (x.shape[0], *hw, x.shape[-1]))
-    wide = x if mode.startswith("nearest") else x.astype(accumulation_dtype(x.dtype))
+    wide = x if mode.startswith("nearest") else widened(x)
     for axis, (length, apart) in enumerate(targets, 1):
         n = x.shape[axis]
         if mode.startswith("nearest"):
@@ -281,7 +281,7 @@ def local_response_norm(x: Tensor, size: Channels, alpha: Finite = 1e-4, beta: F
     if x.ndim < 2:
         raise ShapeError(message("local_response_norm", f"x has {x.ndim} axes, at least 2 are needed",
                                  "pass x of shape (..., C)", x=x.shape))
-    wide = x.astype(accumulation_dtype(x.dtype))
+    wide = widened(x)
     rows = reshape(wide * wide, (1, prod(x.shape[:-1]), x.shape[-1], 1))
     padded = moves.pad(rows, ((0, 0), (0, 0), (size // 2, (size - 1) // 2), (0, 0)))
     means = reshape(avg_pool2d(padded, (1, size), 1), x.shape) if x.numel() else wide

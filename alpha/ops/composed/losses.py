@@ -16,7 +16,8 @@ from alpha.inputs.kinds import Finite, NonNegative, Order, Positive, Reduction, 
 from alpha.ops.activation import relu, softplus
 from alpha.ops.composed.vectors import pairwise_distance
 from alpha.ops.elementwise import broadcast_shape, clip, eq, exp, gt, log, minimum, ne, sqrt, where
-from alpha.ops.loss import check_labels, label_mask, reduced, to_sum_dtype
+from alpha.ops.loss import check_labels, label_mask, reduced
+from alpha.ops.reduce import widened
 from alpha.ops.shape import reshape, take
 from alpha.tensor import Tensor
 
@@ -28,7 +29,7 @@ def _alike(where_: str, **tensors: Tensor) -> list[Tensor]:
     """Returns the tensors as losses are computed with them.  Raises ShapeError unless they broadcast."""
     broadcast_shape(where_, **{name: t.shape for name, t in tensors.items()})
     first = next(iter(tensors.values()))
-    return [to_sum_dtype(t if t.is_floating_point else t.astype(first.dtype)) for t in tensors.values()]
+    return [widened(t if t.is_floating_point else t.astype(first.dtype)) for t in tensors.values()]
 
 
 # ---- distances -------------------------------------------------------------------------------------------------------
@@ -70,7 +71,7 @@ def cosine_embedding_loss(x1: Tensor, x2: Tensor, target: Tensor, margin: Finite
     if x1.shape != x2.shape or x1.ndim not in (1, 2) or target.shape != x1.shape[:-1]:
         raise ShapeError(message("cosine_embedding_loss", f"x1 has shape {x1.shape}, x2 {x2.shape}, target "
                                  f"{target.shape}", "pass two of shape (N, D), and a target of shape (N,)"))
-    a, b = to_sum_dtype(x1), to_sum_dtype(x2)
+    a, b = widened(x1), widened(x2)
     cosine = (a * b).sum(-1) / sqrt(((a * a).sum(-1) + EPSILON) * ((b * b).sum(-1) + EPSILON))
     loss = where(eq(target, 1), 1.0 - cosine, where(eq(target, -1), relu(cosine - margin), cosine * 0.0))
     return reduced(loss, reduction)
@@ -147,10 +148,10 @@ def multi_margin_loss(x: Tensor, target: Tensor, p: Power = 1, margin: Finite = 
     if weight is not None and weight.shape != (classes,):
         raise ShapeError(message("multi_margin_loss", f"weight has shape {weight.shape}, there are {classes} classes",
                                  f"pass a weight of shape {(classes,)}", x=x.shape))
-    x, mine = to_sum_dtype(x), label_mask(target, classes=classes, where="multi_margin_loss")
+    x, mine = widened(x), label_mask(target, classes=classes, where="multi_margin_loss")
     z = relu(margin + x - where(mine, x, 0.0).sum(1, True))
     loss = where(mine, 0.0, z * z if p == 2 else z).sum(1) / classes
-    return reduced(loss if weight is None else loss * take(to_sum_dtype(weight), target), reduction)
+    return reduced(loss if weight is None else loss * take(widened(weight), target), reduction)
 
 
 # ---- distributions ---------------------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ def gaussian_nll_loss(x: Tensor, target: Tensor, var: Tensor | NonNegative, full
         if var.device == "cpu" and (var.detach().numpy() < 0).any():
             raise DataError(message("gaussian_nll_loss", f"a variance is {var.detach().min().item()}",
                                     "pass variances of at least 0, softplus(v) say"))
-        wide = to_sum_dtype(var)
+        wide = widened(var)
         v = wide + (clip(wide, eps, None) - wide).detach()
         loss = (log(v) + (x - target) ** 2 / v) * 0.5
     else:

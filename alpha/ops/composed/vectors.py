@@ -9,12 +9,8 @@ from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Axis, Count, NonNegative, Order
 from alpha.ops.elementwise import broadcast_shape, clip
 from alpha.ops.logic import rsqrt
-from alpha.ops.reduce import accumulation_dtype, normal_axis, vector_norm
+from alpha.ops.reduce import normal_axis, vector_norm, widened
 from alpha.tensor import Tensor
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.astype(accumulation_dtype(x.dtype))
 
 
 @checked
@@ -39,7 +35,7 @@ def rms_norm(x: Tensor, gamma: Tensor | None = None, *, normalized_ndim: Count =
     if gamma is not None and gamma.shape != x.shape[-normalized_ndim:]:
         raise ShapeError(message("rms_norm", f"gamma has shape {gamma.shape}, {x.shape[-normalized_ndim:]} is needed",
                                  f"pass gamma of shape {x.shape[-normalized_ndim:]}", x=x.shape))
-    wide = _wide(x)
+    wide = widened(x)
     if eps is None:
         eps = float(np.finfo(wide.dtype).eps)
     y = wide * rsqrt((wide * wide).mean(tuple(range(-normalized_ndim, 0)), True) + eps)
@@ -58,7 +54,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, axis: Axis = 1, eps: NonNegative =
     """
     shape = broadcast_shape("cosine_similarity", x1=x1.shape, x2=x2.shape)
     k = normal_axis(axis, len(shape), "cosine_similarity")
-    a, b = (_wide(x).expand(shape) for x in (x1, x2))
+    a, b = (widened(x).expand(shape) for x in (x1, x2))
     a, b = (t / clip(vector_norm(t, 2, k, True), eps, None) for t in (a, b))
     return (a * b).sum(k).astype(x1.dtype)
 
@@ -74,5 +70,5 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: Order = 2.0, eps: NonNegative =
     Raises:
         ShapeError: the shapes do not broadcast, or have no axis.
     """
-    d = _wide(x1) - _wide(x2) + eps
+    d = widened(x1) - widened(x2) + eps
     return vector_norm(d, p, -1, keepdims).astype(x1.dtype)
