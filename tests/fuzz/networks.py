@@ -177,39 +177,45 @@ class Case:
         self.head = self.layer(nn.Linear(width, 3), tnn.Linear(width, 3))
 
 
+def walk(net: Any, x: Any, side: int) -> list[Any]:
+    """Returns all maps of a network, of which `net.step` makes those that differ in layout or in names."""
+    maps = [x]
+    for what, sources, detail in net.steps:
+        t, *rest = [maps[k] for k in sources]
+        if what in ACTIVATIONS:
+            maps.append(ACTIVATIONS[what][side](t))
+        elif what in ("sum", "product"):
+            maps.append(t + rest[0] if what == "sum" else t * rest[0])
+        else:
+            maps.append(net.step(what, t, rest, detail))
+    return maps
+
+
 class Ours(nn.Module):
     """The network in alpha."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.layers, self.plan = case.ours, (case.steps, case.ends, case.head)
+        self.layers, self.steps, self.ends, self.head = case.ours, case.steps, case.ends, case.head
 
     def forward(self, x: Any) -> Any:
-        maps, (steps, ends, head) = [x], self.plan
-        for what, sources, detail in steps:
-            t, *rest = [maps[k] for k in sources]
-            if what in ("layer", "rows"):
-                y = self.layers[detail](t)
-            elif what in ACTIVATIONS:
-                y = ACTIVATIONS[what][0](t)
-            elif what == "sum":
-                y = t + rest[0]
-            elif what == "product":
-                y = t * rest[0]
-            elif what == "larger":
-                y = ops.maximum(t, rest[0] * 0.5)
-            elif what == "concat":
-                y = ops.concat([t, *rest], 3)
-            elif what == "gate":
-                y = t * ops.sigmoid(self.layers[detail](t.mean((1, 2)))).reshape(t.shape[0], 1, 1, t.shape[3])
-            elif what == "slice":
-                y = t[..., detail[0]:detail[1]]
-            elif what == "pad":
-                y = nn.functional.pad(t, detail[0], mode=detail[1])
-            else:
-                y = t * self.layers[detail].weight.reshape(-1)
-            maps.append(y)
-        return self.layers[head](ops.concat([maps[k].mean((1, 2)) for k in ends], 1))
+        maps = walk(self, x, 0)
+        return self.layers[self.head](ops.concat([maps[k].mean((1, 2)) for k in self.ends], 1))
+
+    def step(self, what: str, t: Any, rest: list[Any], detail: Any) -> Any:
+        if what in ("layer", "rows"):
+            return self.layers[detail](t)
+        if what == "larger":
+            return ops.maximum(t, rest[0] * 0.5)
+        if what == "concat":
+            return ops.concat([t, *rest], 3)
+        if what == "gate":
+            return t * ops.sigmoid(self.layers[detail](t.mean((1, 2)))).reshape(t.shape[0], 1, 1, t.shape[3])
+        if what == "slice":
+            return t[..., detail[0]:detail[1]]
+        if what == "pad":
+            return nn.functional.pad(t, detail[0], mode=detail[1])
+        return t * self.layers[detail].weight.reshape(-1)
 
 
 class Theirs(tnn.Module):
@@ -217,36 +223,28 @@ class Theirs(tnn.Module):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.layers, self.plan = case.theirs, (case.steps, case.ends, case.head)
+        self.layers, self.steps, self.ends, self.head = case.theirs, case.steps, case.ends, case.head
 
     def forward(self, x: Any) -> Any:
-        maps, (steps, ends, head) = [x], self.plan
-        for what, sources, detail in steps:
-            t, *rest = [maps[k] for k in sources]
-            if what == "layer":
-                y = self.layers[detail](t)
-            elif what == "rows":
-                y = self.layers[detail](t.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-            elif what in ACTIVATIONS:
-                y = ACTIVATIONS[what][1](t)
-            elif what == "sum":
-                y = t + rest[0]
-            elif what == "product":
-                y = t * rest[0]
-            elif what == "larger":
-                y = torch.maximum(t, rest[0] * 0.5)
-            elif what == "concat":
-                y = torch.cat([t, *rest], 1)
-            elif what == "gate":
-                y = t * torch.sigmoid(self.layers[detail](t.mean((2, 3))))[:, :, None, None]
-            elif what == "slice":
-                y = t[:, detail[0]:detail[1]]
-            elif what == "pad":
-                y = TF.pad(t, detail[0], mode=detail[1])
-            else:
-                y = t * self.layers[detail].weight.reshape(1, -1, 1, 1)
-            maps.append(y)
-        return self.layers[head](torch.cat([maps[k].mean((2, 3)) for k in ends], 1))
+        maps = walk(self, x, 1)
+        return self.layers[self.head](torch.cat([maps[k].mean((2, 3)) for k in self.ends], 1))
+
+    def step(self, what: str, t: Any, rest: list[Any], detail: Any) -> Any:
+        if what == "layer":
+            return self.layers[detail](t)
+        if what == "rows":
+            return self.layers[detail](t.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        if what == "larger":
+            return torch.maximum(t, rest[0] * 0.5)
+        if what == "concat":
+            return torch.cat([t, *rest], 1)
+        if what == "gate":
+            return t * torch.sigmoid(self.layers[detail](t.mean((2, 3))))[:, :, None, None]
+        if what == "slice":
+            return t[:, detail[0]:detail[1]]
+        if what == "pad":
+            return TF.pad(t, detail[0], mode=detail[1])
+        return t * self.layers[detail].weight.reshape(1, -1, 1, 1)
 
 
 def values_of(model: Ours, step: Callable[..., Any], x: np.ndarray, labels: np.ndarray,
