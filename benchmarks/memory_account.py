@@ -144,10 +144,10 @@ def traced_step(side: AlphaSide, trace: Trace) -> tuple[list[Holding], list[Hold
             activations = [h for h in saved(trace.nodes) if h.address not in trace.fixed]
             trace.held = trace.there_at_peak(activations)  # should it stay the peak
             trace.begin_phase()
-            loss.backward()
+            side.backward(loss)
             gradients = _of_all(p.grad for p in side.net.parameters() if p.grad is not None)
             trace.begin_phase()
-            side.optimizer.step()
+            side.advance()
     finally:
         memory.on_allocate = before
     return activations, gradients
@@ -219,9 +219,10 @@ def of_torch(side: TorchSide) -> dict[str, Any]:
     side.reset_peak()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         loss = side.loss(*side.batches[side.steps % len(side.batches)])
-    loss.backward()
+    side.scaler.scale(loss).backward()
     gradients = storages(p.grad for p in net.parameters() if p.grad is not None)
-    side.optimizer.step()
+    side.scaler.step(side.optimizer)
+    side.scaler.update()
     side.steps += 1
     activations = sum(n for address, n in packed.items() if address not in weights and address not in batches)
     return {"weights": sum(weights.values()), "batches": sum(batches.values()), "optimizer_state": sum(state.values()),

@@ -16,6 +16,7 @@ from benchmarks import memory_account
 from benchmarks.torch_precision import allow_tf32, autocast
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 5e-4
+LOSS_SCALE = 1024.0  # of fp16, in both: the usual 65,536 may skip a first step in one of them, and losses differ then
 BATCHES = 4  # which the steps take in turn
 CLASSES = 10
 WARM_UP_STEPS = 3  # before a capture, and of a compiled step
@@ -53,9 +54,11 @@ class AlphaSide:
         import alpha
         from alpha import optim
         from alpha.backend import get_backend
+        from alpha.precision import MODES
         self.backend, self.device, self.precision = get_backend(device), device, precision
         self.net = net.to(device).train()
         self.optimizer = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+        self.scaler = optim.LossScaler(device, LOSS_SCALE) if MODES[precision].scales_loss else None
         self.batches = [tuple(alpha.tensor(a, device=device) for a in batch) for batch in batches]
         self.parameters = sum(p.size for p in net.parameters())
         self.steps = 0
@@ -77,10 +80,21 @@ class AlphaSide:
         y = self.net(x)
         return ops.cross_entropy(y, labels) if y.ndim == 2 else (y * y).mean()
 
+    def backward(self, loss: Any) -> None:
+        """Runs the backward pass."""
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
+
+    def advance(self) -> None:
+        """Makes the optimizer's step."""
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+        else:
+            self.optimizer.step()
+
     def _update(self, x: Any, labels: Any) -> Any:
         loss = self.loss(x, labels)
-        loss.backward()
-        self.optimizer.step()
+        self.backward(loss)
+        self.advance()
         self.optimizer.zero_grad()
         return loss.detach()
 
@@ -134,6 +148,7 @@ class TorchSide:
         fastest = {"foreach": True} if self.device == "cpu" else {"fused": True}
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY,
                                          **fastest)
+        self.scaler = torch.amp.GradScaler(self.device, LOSS_SCALE, enabled=precision == "fp16")
         self.batches = [self.tensors(*batch, form) for batch in batches]
         self.parameters = sum(p.numel() for p in self.net.parameters())
         self.steps = 0
@@ -155,8 +170,9 @@ class TorchSide:
         """Makes one update, eager but for `loss_of`."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = (loss_of or self.loss)(x, labels)
-        loss.backward()
-        self.optimizer.step()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)  # neither scaler waits for the device
+        self.scaler.update()
         return loss.detach()
 
     def prepared(self) -> Callable[[Any, Any], Any]:

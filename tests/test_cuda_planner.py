@@ -57,8 +57,9 @@ def test_every_candidate_says_nothing_or_why(monkeypatch):
             assert all(reason is None or reason for reason in found)
 
 
-# Ten for inference: products of few rows, and convolutions that pool. Long files are modules by element type.
-MOST_CANDIDATES, MOST_MODULES = 255, 290
+# 15 for inference: products of few rows, convolutions that pool, and those that read float32 in TF32, with which a call
+# of ResNet-18 takes 0.61 to 0.88 of the time. Long files are modules by element type.
+MOST_CANDIDATES, MOST_MODULES = 260, 295
 MOST_OVER_LEVELS = 30  # of the candidates, of contextual convolution
 OTHERS, MOST_OTHERS = ("im2col", "winograd", "fft"), 20  # by other algorithms than the direct one
 

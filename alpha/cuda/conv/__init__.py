@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from alpha.cuda.conv import depthwise, padded, wgmma
+from alpha.cuda.conv import as_stored, depthwise, padded, wgmma
 from alpha.cuda.conv.depthwise import strips
 from alpha.cuda.conv.ffma import sk_dilated, slab
 from alpha.cuda.conv.first_layer import few, stem
@@ -25,7 +25,8 @@ from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.elementwise import add
 
 # Of equals the first is taken.
-for module in (slab, depthwise, strips, sk_dilated, few, stem, stem_mma, wgmma, wgrad, mma, pipeline, im2col):
+for module in (slab, depthwise, strips, sk_dilated, few, stem, stem_mma, wgmma, as_stored, wgrad, mma, pipeline,
+               im2col):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 

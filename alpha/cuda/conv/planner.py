@@ -41,6 +41,7 @@ from typing import Any, NamedTuple
 from alpha.build import cache_dir
 from alpha.config import config
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
+from alpha.cuda.lazy import is_inferring
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
@@ -145,7 +146,7 @@ class Plan(NamedTuple):
 
 
 _candidates: dict[tuple[type, str], list[Candidate]] = {}  # by what describes the operation, and the pass
-_plans: dict[tuple[str, ConvDesc, str, Request, int], Plan] = {}
+_plans: dict[tuple[str, ConvDesc, str, Request, int, bool], Plan] = {}
 
 
 def register(*candidates: Candidate, of: type = ConvDesc) -> None:
@@ -188,7 +189,7 @@ def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32", request: Reque
         AlphaError: no candidate fits.
         ConfigError: a strict request cannot be served.
     """
-    key = pass_name, desc, precision, request, config.conv_workspace_mib
+    key = pass_name, desc, precision, request, config.conv_workspace_mib, is_inferring()
     found = _plans.get(key)
     if found is None:
         found = _plans[key] = _make(pass_name, desc, precision, request)

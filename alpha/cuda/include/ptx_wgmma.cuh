@@ -82,6 +82,8 @@ template <int PENDING> INLINE void wgmma_wait() {  // all but the last PENDING g
                  : "memory");
 #define PTX_SS_16(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
   PTX_WGMMA_N(types, n, "%" #i5, ", %" #i6 ", %" #i4, i0, i1, i2, i3, "n"(B_MN), "l"(a), "n"(A_MN))
+#define PTX_SS_32(types, n, i0, i1, i2, i3, i4, ...) \
+  PTX_WGMMA_N(types, n, "%" #i4, "", i0, i1, i2, i3, "l"(a))
 #define PTX_WGMMA_ALL(X, types, format, a_registers, a_desc, a_mn, b_mn) PTX_WIDTHS(X, types)
 #define PTX_IS_WIDTH(half, n, ...) || half == n / 2
 #define PTX_HAS_WIDTH(half) (false PTX_WIDTHS(PTX_IS_WIDTH, half))
@@ -105,11 +107,18 @@ template <int PENDING> INLINE void wgmma_wait() {  // all but the last PENDING g
   }
 PTX_WGMMA_16(f16, Fp16)
 PTX_WGMMA_16(bf16, Bf16)
+// Of float32's bits, whose low 13 are ignored; both operands are K-major.
+template <int NEGATE_A = 0, int NEGATE_B = 0, int HALF>
+INLINE void wgmma_ss_tf32(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
+  PTX_WIDTH_OF_D;
+  PTX_WGMMA_ALL(PTX_SS_32, "k8.f32.tf32.tf32", Tf32, nullptr, a, 0, 0)
+}
 
 // ---- for kernels
-// The instruction by the type of its operands, f16 or bf16, for kernels that are templates of it.
+// The instruction by the type of its operands, f16, bf16 or, as tf32, float, for kernels that are templates of it.
 template <class E, int N, int A_MN, int B_MN> INLINE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {
-  if constexpr (IS_F16<E>) wgmma_ss_f16<A_MN, B_MN>(d, a, b, add);
+  if constexpr (sizeof(E) == 4) wgmma_ss_tf32(d, a, b, add);
+  else if constexpr (IS_F16<E>) wgmma_ss_f16<A_MN, B_MN>(d, a, b, add);
   else wgmma_ss_bf16<A_MN, B_MN>(d, a, b, add);
 }
 // These are computed before whatever follows. The compiler would put it off until behind a wait, where it costs time.

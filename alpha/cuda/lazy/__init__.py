@@ -10,6 +10,7 @@ A producer whose result may wait, or be written in another form:
 A reader, of any array:
     x.ptr                  float32 elements, written now if need be
     operand                what a tensor core reads: 16-bit planes and their scale
+    as_stored              what one reads that takes float32: the array
     exact                  what a kernel reads where planes do not hold an operand
     split_view             the planes that an array consists of, or else the array
     kept_with              what is made of an array and kept with it
@@ -67,6 +68,7 @@ from alpha.cuda.lazy.operands import (
     SPLITS_PAY,
     UNFLAGGED,
     Operand,
+    as_stored,
     exact,
     flag_counter,
     flagged_count,
@@ -79,7 +81,7 @@ from alpha.cuda.lazy.operands import (
 from alpha.cuda.lazy.quiet import inferring, is_inferring, is_undisturbed, undisturbed
 
 __all__ = ["EXACT_ARGS", "GUARDED", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNFLAGGED", "Memory",
-           "Operand", "Rows", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer",
+           "Operand", "Rows", "as_stored", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer",
            "exact", "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "held",
            "inferring", "is_inferring", "is_undisturbed", "join", "joined_elements", "kept_with", "memory_key",
            "offer", "operand", "pack", "packed_form", "peek", "planes_are_read", "prepare_weights", "progress",

@@ -145,6 +145,12 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
     return _kept(x, reads, made) if keep or is_inferring() else made
 
 
+def as_stored(x: Array) -> Operand:
+    """Returns what a tensor core reads that takes float32: the array itself."""
+    one, zero, _ = _constants()
+    return Operand(x.ptr, x.shape, x.dtype, 1, one, x, zero)
+
+
 def exact(x: Array, of_x: Operand, w: Array, of_w: Operand) -> tuple[Any, ...]:
     """Returns the flags of two operands, and where the elements of their arrays are, or planes with a header in their
     place; of 16-bit arrays, which have no flag, nothing."""

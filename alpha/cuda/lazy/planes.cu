@@ -202,6 +202,13 @@ SPLIT(BFloat16, bfloat16)
 SMALL_SPLIT(Float16x2, float16x2)
 SMALL_SPLIT(Float16, float16)
 
+// y = x as TF32 has it: 11 bits, rounded to nearest; a unit ignores the others (conv/as_stored.py)
+ALPHA_GLOBAL(planes_tf32, (THREADS), (const float *x, float *y, i64 size)) {
+  ptx::follow();
+  const i64 i = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
+  if (i < size) y[i] = __uint_as_float(ptx::to_tf32(x[i]));
+}
+
 // ---- what is written in the place of other tensors ------------------------------------------------------------------
 
 // The header of a tensor that has no larger elements than those that have these bounds; some may be null

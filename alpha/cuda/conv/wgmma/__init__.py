@@ -297,7 +297,9 @@ class Wgmma(OnOperands):
             out_shape, stored = (n, height // 2, width // 2, of_y), stored.halved
         out_box = OUT_ROW // ITEMSIZE[self.writes], *stored.spans
 
-        element, planes, groups = self.mode.element, self.mode.planes, pixels.groups
+        # of float32 as it is stored (conv/as_stored.py) an element counts as two
+        element = self.mode.element.replace("float32", "float16")
+        planes, groups = self.mode.planes, pixels.groups
 
         @by_address
         def maps(x_ptr: int, w_ptr: int, y_ptr: int, y_dtype: str) -> tuple[Any, ...]:
