@@ -34,7 +34,7 @@ LONG := context or interop or training or (capture and not coconv) or benchmarks
 	or are_not_rounded or (test_conv_wgrad and tiles) or are_counted or counts_what or special_values_pass \
 	or lose_the_range or does_not_fit or does_not_grow or keep_the_promise or (every_remainder and 32) \
 	or made_again or launches_wait or inference_fuses or (in_every_mode and image) or train_with or clock_decides \
-	or inference_branches or depend_on_the_plan
+	or inference_branches or depend_on_the_plan or before_hopper or calibrate
 # All that needs a GPU is in tests/cuda: the other files need not be imported to know it.
 EMULATED := $(BIN)/python -m pytest -q -n 2 --dist worksteal -p tests.emulator.plugin --ignore-glob='tests/test_*.py'
 test-emulated: .venv/.test ## without a GPU: the emulated driver, and the CUDA suite on it with every access checked

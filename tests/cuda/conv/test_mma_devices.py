@@ -122,5 +122,5 @@ def test_networks_train_in_every_mode_on_devices_before_hopper():
         for cheapest, mode in modes:
             used = set(chosen[mode])
             assert not any("wgmma" in name for name in used)
-            slabs, wgrad = used & {"conv_mma_fprop", "conv_mma_dgrad"}, used & {"sk_dilated_mma"}
+            slabs, wgrad = used & {"conv_mma"}, used & {"sk_dilated_mma"}
             assert bool(slabs) == bool(wgrad) == (not cheapest), (mode, used)

@@ -140,8 +140,6 @@ PTX_TMA_STORES(5, (int x, int y, int z, int w, int v), "%4,%5,%6,%7,%8", PTX_R(x
 #define PTX_RS_16(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
   PTX_WGMMA_N(types, n, "{%" #i5 ",%" #i6 ",%" #i7 ",%" #i8 "}", ", %" #i4, i0, i1, i2, i3, "n"(B_MN), "r"(a[0]), \
             "r"(a[1]), "r"(a[2]), "r"(a[3]))
-#define PTX_SS_32(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
-  PTX_WGMMA_N(types, n, "%" #i5, "", i0, i1, i2, i3, "n"(0), "l"(a))
 #define PTX_RS_32(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
   PTX_WGMMA_N(types, n, "{%" #i5 ",%" #i6 ",%" #i7 ",%" #i8 "}", "", i0, i1, i2, i3, "n"(0), "r"(a[0]), "r"(a[1]), \
             "r"(a[2]), "r"(a[3]))
@@ -158,11 +156,6 @@ PTX_TMA_STORES(5, (int x, int y, int z, int w, int v), "%4,%5,%6,%7,%8", PTX_R(x
   }
 PTX_WGMMA_MORE(f16, Fp16)
 PTX_WGMMA_MORE(bf16, Bf16)
-template <int NEGATE_A = 0, int NEGATE_B = 0, int HALF>
-INLINE void wgmma_ss_tf32(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
-  PTX_WIDTH_OF_D;
-  PTX_WGMMA_ALL(PTX_SS_32, "k8.f32.tf32.tf32", Tf32, nullptr, a, 0, 0)
-}
 template <int NEGATE_A = 0, int NEGATE_B = 0, int HALF>
 INLINE void wgmma_rs_tf32(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) {
   PTX_WIDTH_OF_D;
