@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+PRECISIONS = ("fp32", "fp32-tf32", "tf32", "bf16", "fp16")
+
+
+def of_sides(precision: str) -> tuple[str, str]:
+    """Returns alpha's precision and PyTorch's: "fp32-tf32" is float32 beside TF32, the others are both's."""
+    ours, _, theirs = precision.partition("-")
+    return ours, theirs or ours
 
 
 class Configuration(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import memory_account
+from benchmarks.configurations import of_sides
 from benchmarks.torch_precision import allow_tf32, autocast
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 5e-4
@@ -55,10 +56,10 @@ class AlphaSide:
         from alpha import optim
         from alpha.backend import get_backend
         from alpha.precision import MODES
-        self.backend, self.device, self.precision = get_backend(device), device, precision
+        self.backend, self.device, self.precision = get_backend(device), device, of_sides(precision)[0]
         self.net = net.to(device).train()
         self.optimizer = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-        self.scaler = optim.LossScaler(device, LOSS_SCALE) if MODES[precision].scales_loss else None
+        self.scaler = optim.LossScaler(device, LOSS_SCALE) if MODES[self.precision].scales_loss else None
         self.batches = [tuple(alpha.tensor(a, device=device) for a in batch) for batch in batches]
         self.parameters = sum(p.size for p in net.parameters())
         self.steps = 0
@@ -138,6 +139,7 @@ class TorchSide:
     def __init__(self, net: Any, batches: list[Batch], device: str, precision: str, layout: str = "nchw",
                  kind: str = "eager") -> None:
         import torch
+        precision = of_sides(precision)[1]
         self.torch, self.precision, self.kind, self.name = torch, precision, kind, f"PyTorch ({layout}, {kind})"
         self.device = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
         torch.set_num_threads(len(os.sched_getaffinity(0)))
