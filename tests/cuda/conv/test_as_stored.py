@@ -19,6 +19,7 @@ from tests.cuda.agree import ints
 from tests.cuda.conv.test_conv_wgmma import EVERY_TILE, GEOMETRIES
 from tests.cuda.lazy.deferred_oracle import cuda
 from tests.cuda.lazy.operand_oracle import normal
+from tests.cuda.process import CHECKED
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 CASES = (*EVERY_TILE, square("four channels", 3, 5, 4, 16, 3, 1, 1), square("one image", 1, 7, 64, 72, 3, 1, 1))
@@ -43,7 +44,7 @@ def test_every_tile_is_right_on_integers(case: Case) -> None:
     x, w, b = ints(*case.x_shape, low=-1024, high=1025), ints(*case.w_shape, seed=1), ints(case.oc, seed=2)
     other = ints(*case.desc.y_shape, seed=3)
     sums = conv_fprop_padded(x, w, **case.attrs) + b
-    for tile in serving(case):
+    for tile in serving(case)[CASES.index(case) % 2::2] if CHECKED else serving(case):
         got = convolved(tile, case, x, w, Epilogue.of(upload(b), "relu"))
         assert_equal_at(got, np.maximum(sums, 0).astype(np.float32), name=tile.name)
         got = convolved(tile, case, x, w, Epilogue.of(upload(b), "relu"), residual=upload(other))
