@@ -22,6 +22,7 @@ constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
 constexpr int64_t PANEL_BYTES = 384 * 1024, DOT_BELOW = 12;  // images
 constexpr int64_t STRETCH_BYTES = 192 * 1024, LEAST_STRETCHES = 16, CACHED_FLOATS = 192 * 1024;
 constexpr int64_t TOGETHER_BYTES = 16 * 1024, MOST_TOGETHER = 32;  // panels that a tile meets one after the other
+constexpr int64_t ROWS_PACKED = 16;   // of dgrad's filters, of a tap
 constexpr int64_t MOST_TERMS = 2048;  // of a chain of sums; each starts at 0 and is added to what the others made
 constexpr int64_t ALONE_BELOW = 400000;  // multiply-adds, some 10 us: what waking and awaiting a team may cost
 
@@ -65,14 +66,22 @@ void pack_fprop(const Geometry& g, const float* w, const Slice& s, float* panel)
 void pack_dgrad(const Geometry& g, const float* w, const Slice& s, float* panel) {
   const int64_t channels = g.out_c / g.groups;
   const float* filters = w + (s.group * (g.in_c / g.groups) + s.r) * g.taps() * channels + s.k;
-  for (int64_t i = 0; i < s.rows; i++) {
-    for (int64_t slot = 0; slot < g.taps(); slot++) {
-      const int64_t tap = g.rows.taps[slot / g.f_w] * g.f_w + g.cols.taps[slot % g.f_w];
-      const float* src = filters + (i * g.taps() + tap) * channels;
-      float* dst = panel + (slot * s.rows + i) * s.width;
-      for (int64_t o = 0; o < s.width; o += LANES) store(dst + o, load_part(src + o, s.valid - o));
+  const auto pack_tap = [&](int64_t slot, int64_t tap, int64_t first, int64_t end) {
+    float* dst = panel + (slot * s.rows + first) * s.width;
+    const float* src = filters + (first * g.taps() + tap) * channels;
+    for (int64_t i = first; i < end; i++, dst += s.width, src += g.taps() * channels) {
+      if (s.valid == TILE_WIDTH) {
+        UNROLL for (int o = 0; o < TILE_WIDTH; o += LANES) store(dst + o, load(src + o));
+      } else {
+        for (int64_t o = 0; o < s.width; o += LANES) store(dst + o, load_part(src + o, s.valid - o));
+      }
     }
-  }
+  };
+  // some rows of a tap after each other: taps of a row lie side by side in w, and in the panel on one set of the cache
+  for (int64_t i = 0; i < s.rows; i += ROWS_PACKED)
+    for (int64_t a = 0; a < g.f_h; a++)
+      for (int64_t b = 0; b < g.f_w; b++)
+        pack_tap(a * g.f_w + b, g.rows.taps[a] * g.f_w + g.cols.taps[b], i, std::min(i + ROWS_PACKED, s.rows));
   pair_rows(g, s, panel);
 }
 
