@@ -281,35 +281,6 @@ def test_losses_must_agree_as_the_precision_allows(precision: str, theirs: list[
         checks.same_values(ours, theirs, precision)
 
 
-def test_fp16_has_a_scaled_loss() -> None:
-    """And the losses of fp32, as its bounds allow."""
-    from benchmarks.compare import with_weights_of
-    from benchmarks.sides import LOSS_SCALE, AlphaSide, TorchSide, image_batches
-    ours, theirs = twins()
-    with_weights_of(ours, theirs)
-    batches = image_batches(4, (8, 8, 3), 5)
-    side = AlphaSide(ours, batches, "cpu", "fp16")
-    peer = TorchSide(theirs, batches, "cpu", "fp32")
-    checks.same_values([float(side.step()) for _ in range(3)], [float(peer.step()) for _ in range(3)], "fp16")
-    assert side.scaler is not None and (side.scaler.value, side.scaler.skipped) == (LOSS_SCALE, 0)
-    assert side.account()["peak"] > 0 and not peer.scaler.is_enabled()
-
-
-def test_float32_may_be_compared_with_tf32() -> None:
-    from benchmarks.sides import AlphaSide, TorchSide, image_batches
-    ours, theirs = twins()
-    batches = image_batches(2, (8, 8, 3), 5)
-    assert AlphaSide(ours, batches, "cpu", "fp32-tf32").precision == "fp32"
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    try:
-        assert TorchSide(theirs, batches, "cpu", "fp32-tf32").precision == "tf32"
-        assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
-        TorchSide(theirs, batches, "cpu", "fp32")
-        assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cudnn.allow_tf32
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
 def test_a_clock_that_did_not_wait_is_refused() -> None:
     """A device that is still at work when synchronize() has returned, as if nobody had waited."""
     from benchmarks.sides import AlphaSide, image_batches
