@@ -1,13 +1,14 @@
 """Training steps of alpha beside PyTorch on this machine: time, memory and losses, in every way PyTorch can be run.
 
     python -m benchmarks.compare [--models lenet5 vgg16 resnet18 googlenet] [--batch-sizes 128 512]
-                                 [--precision fp32 tf32 bf16] [--device cpu|cuda] [--configurations torch_nchw ...]
+                                 [--precision fp32 fp32-tf32 tf32 bf16 fp16] [--device cpu|cuda]
+                                 [--configurations torch_nchw ...]
 
 One fresh process per library and configuration. Both have the same network, the same initial weights and the same
 batches; before anything is timed their parameter counts must be equal and their first losses agree. Then alpha and one
 configuration of PyTorch work in turn, so that a slow spell of the machine meets both alike. A ratio is the median over
-the rounds of (PyTorch's time) / (alpha's time). Results go to benchmarks/results/<device>/compare.jsonl, and pictures
-of them beside it; --resume leaves out what is there already.
+the rounds of (PyTorch's time) / (alpha's time). fp32-tf32 is alpha's float32 beside PyTorch's TF32. Results go to
+benchmarks/results/<device>/compare.jsonl, and pictures of them beside it; --resume leaves out what is there already.
 
 One line compares a network or layer of your own, in this process:
 

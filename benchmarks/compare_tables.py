@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchmarks.configurations import PRECISIONS
 from benchmarks.results import Row, key_of, latest
 
 NETWORK = ("model", "batch", "precision", "settings")
@@ -13,7 +14,6 @@ TITLES = {"lenet5": "LeNet-5", "vgg16": "VGG-16", "resnet18": "ResNet-18", "goog
 MORE_TITLES = {"vgg19": "VGG-19", "convnext_tiny": "ConvNeXt-T", "densenet100_12": "DenseNet-BC-100-12",
                "mobilenetv2": "MobileNetV2", "resnet20": "ResNet-20", "resnet50": "ResNet-50", "resnet56": "ResNet-56",
                "resnext29_8x64d": "ResNeXt-29", "wrn28_10": "WRN-28-10", "coresnet50": "CoResNet-50"}
-PRECISIONS = ("fp32", "fp32-tf32", "tf32", "bf16", "fp16")
 MIB = 1 << 20
 BARRED = {("resnet18", 512), ("vgg16", 512)}  # in fp32: to be faster than eager PyTorch, in half the memory
 TIME_BAR, MEMORY_BAR = 1.0, 0.5

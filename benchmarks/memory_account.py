@@ -219,10 +219,9 @@ def of_torch(side: TorchSide) -> dict[str, Any]:
     side.reset_peak()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         loss = side.loss(*side.batches[side.steps % len(side.batches)])
-    side.scaler.scale(loss).backward()
+    side.backward(loss)
     gradients = storages(p.grad for p in net.parameters() if p.grad is not None)
-    side.scaler.step(side.optimizer)
-    side.scaler.update()
+    side.advance()
     side.steps += 1
     activations = sum(n for address, n in packed.items() if address not in weights and address not in batches)
     return {"weights": sum(weights.values()), "batches": sum(batches.values()), "optimizer_state": sum(state.values()),

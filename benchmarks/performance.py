@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import compare_tables, results
+from benchmarks.configurations import PRECISIONS
 from benchmarks.results import Row
 from benchmarks.shapes import PASSES
 
@@ -65,7 +66,7 @@ def accuracy(rows: Sequence[Row]) -> list[str]:
     for (_, model, precision), seeds in results.trainings(rows).items():
         ours, theirs = (100 * statistics.mean(row[side]["accuracy"] for row in seeds) for side in ("alpha", "torch"))
         found.setdefault(compare_tables.title(model), {})[precision] = f"{ours:.2f} / {theirs:.2f}"
-    columns = [p for p in compare_tables.PRECISIONS if any(p in each for each in found.values())]
+    columns = [p for p in PRECISIONS if any(p in each for each in found.values())]
     return compare_tables.table(("network", *columns), (f"| {name} | " + " | ".join(
         found[name].get(p, "-") for p in columns) + " |" for name in sorted(found)))
 

@@ -172,10 +172,18 @@ class TorchSide:
         """Makes one update, eager but for `loss_of`."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = (loss_of or self.loss)(x, labels)
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimizer)  # neither scaler waits for the device
-        self.scaler.update()
+        self.backward(loss)
+        self.advance()
         return loss.detach()
+
+    def backward(self, loss: Any) -> None:
+        """Runs the backward pass."""
+        self.scaler.scale(loss).backward()
+
+    def advance(self) -> None:
+        """Makes the optimizer's step, without waiting for the device."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
     def prepared(self) -> Callable[[Any, Any], Any]:
         """Returns the step as the configuration runs it; weights and state are those of the start."""
