@@ -46,9 +46,10 @@ def environment(command: str, *packages: str, on_gpu: bool = False) -> dict[str,
 
 
 def smi(*fields: str) -> dict[str, str]:
-    """Returns what nvidia-smi says of the first GPU; nothing where it is not there."""
+    """Returns what nvidia-smi says of the first GPU that programs see; nothing where it is not there."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
     try:
-        done = subprocess.run(["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"],
+        done = subprocess.run(["nvidia-smi", "-i", first, f"--query-gpu={','.join(fields)}", "--format=csv,noheader"],
                               capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return {}
