@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import ref
 
 MOST_STEPS = 24   # ops of a chain
 MOST_LEAVES = 16  # arrays that it reads
@@ -52,11 +53,11 @@ class Value:
         dtype: as which it is stored, and as which who reads it within a chain gets it; size: how many elements it has.
         row: after how many elements the chain's vectors begin anew; 0: it has none.
         steps, reads: bounds of the number of ops and of arrays behind it, itself included.
-        written: the array, once it is.
+        written: the array, once it is; recipe: how it was made then, see `recipe_of`.
         holder: a weak reference that is dead when no tensor has the value any more; None: not yet known.
     """
 
-    __slots__ = ("dtype", "function", "holder", "inputs", "numbers", "reads", "row", "size", "steps",
+    __slots__ = ("dtype", "function", "holder", "inputs", "numbers", "reads", "recipe", "row", "size", "steps",
                  "written")
 
     def __init__(self, function: Function, inputs: Sequence[Value | Leaf], numbers: tuple[float, ...], dtype: str,
@@ -64,6 +65,7 @@ class Value:
         self.function, self.inputs, self.numbers = function, tuple(inputs), numbers
         self.dtype, self.size, self.row = dtype, size, row
         self.written: Any = None
+        self.recipe: Recipe | None = None
         self.holder: Any = None
         self.steps: int = 1 + sum([x.steps for x in inputs if isinstance(x, Value)])
         self.reads: int = sum([x.reads if isinstance(x, Value) else int(x.place is not None) for x in inputs])
@@ -110,6 +112,46 @@ def keep(value: Value, whole: Any) -> bool:
         whole: the place of an array that has an element for each of the result.
     """
     return sum([leaf.place == whole for leaf in value.leaves(whole)]) > 1
+
+
+class Recipe(NamedTuple):
+    """How a value was made, of arrays that it does not keep alive."""
+
+    function: Function
+    inputs: tuple[Any, ...]     # recipes, and leaves whose array is a weak reference, or a number
+    numbers: tuple[float, ...]
+    dtype: str
+
+
+def recipe_of(value: Value, whole: Any) -> Recipe | None:
+    """Returns how a value is made, before it is written; None of one that takes more than one whole array."""
+    return None if keep(value, whole) else _recipe(value)
+
+
+def _recipe(value: Value) -> Recipe:
+    inputs: list[Any] = []
+    for x in value.inputs:
+        if isinstance(x, Value):
+            inputs.append(_recipe(x) if x.written is None else Leaf(ref(x.written), None))
+        else:
+            inputs.append(x if x.place is None or isinstance(x.array, tuple) else Leaf(ref(x.array), x.place))
+    return Recipe(value.function, tuple(inputs), value.numbers, value.dtype)
+
+
+def made_again(recipe: Recipe, of: Sequence[Leaf], size: int, row: int) -> Value | None:
+    """Returns the value of a recipe; None if it takes what is not among `of`."""
+    inputs: list[Any] = []
+    for x in recipe.inputs:
+        if isinstance(x, Recipe):
+            found: Any = made_again(x, of, size, row)
+        elif isinstance(x.array, ref):
+            found = next((y for y in of if y.array is x.array() and y.place == x.place), None)
+        else:
+            found = x if isinstance(x.array, float) else None
+        if found is None:
+            return None
+        inputs.append(found)
+    return Value(recipe.function, inputs, recipe.numbers, recipe.dtype, size, row)
 
 
 class Chain(NamedTuple):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,6 +157,13 @@ class Equation:
                 known[name] = self._value(value, known)
             return np.asarray(self._value(self._last, known))
 
+    def shrinks(self, numbers: tuple[float, ...]) -> bool:
+        """Tells whether no result of its only arg is larger than that, as far as samples show.
+
+        numbers: the attributes.
+        """
+        return len(self.args) == 1 and not self.code.is_condition and _shrinks(self, numbers)
+
     def _value(self, e: ast.expr, known: dict[str, Any]) -> Any:
         match e:
             case ast.Constant(value=value):
@@ -179,6 +186,16 @@ class Equation:
             case ast.Call(func=ast.Name(id=name), args=operands):
                 return FUNCTIONS[name][1](*[self._value(x, known) for x in operands])
         raise AssertionError("checked when it was made")
+
+
+@lru_cache(maxsize=256)
+def _shrinks(equation: Equation, numbers: tuple[float, ...]) -> bool:
+    y = equation.compute({equation.args[0]: _SAMPLES, **dict(zip(equation.attrs, numbers))})
+    return bool((np.abs(y) <= np.abs(_SAMPLES) * (1 + 2.0 ** -20)).all())
+
+
+# Where activations have their pieces, and what large and small numbers become.
+_SAMPLES = np.concatenate([np.linspace(-16, 16, 4001), *[sign * np.exp2(np.arange(-60, 60.0)) for sign in (1, -1)]])
 
 
 def _where(test: Any, a: Any, b: Any) -> Any:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 TYPES = {"float32": "float", "bfloat16": "bf16", "float16": "f16", "bool": "unsigned char"}  # as which one is stored
+PLANES = "planes"   # dtype of a leaf whose float32 elements are kept as two planes
+
+# How a kernel leaves what it computes: as elements; behind a flag; as planes in their place; or sums, with a bound.
+PLAIN, GUARDED, AS_PLANES, BOUNDED = "", "guarded", "planes", "bounded"
 
 
 class _Reads:
@@ -31,6 +35,8 @@ class _Reads:
                 self.elements.append(f"x{k}")
             elif leaf[0] == "uniform":
                 self._draw(k)
+            elif leaf[1] == PLANES:
+                self._unpack(k)
             else:
                 self._read(k, *leaf)
 
@@ -41,6 +47,13 @@ class _Reads:
         self.drawn += [f"    float u{k}[N];",
                        f"    uniforms(u{k}, seed{k}, stream{k}, offset{k} + r * stride + first);"]
         self.elements.append(f"u{k}[k]")
+
+    def _unpack(self, k: int) -> None:
+        self.params += [f"const void *x{k}", f"const OperandHeader *header{k}"]
+        self.held.append(f"  const Stored stored{k}(x{k}, header{k}, w.rows * stride);")
+        self.members.append(f"Lanes<N, float> x{k};")
+        self.loads.append(f"load_stored<N>(stored{k}, r * stride + first)")
+        self.elements.append(f"get(stored{k}, row.x{k}, k)")
 
     def _read(self, k: int, kind: str, dtype: str) -> None:
         self.params.append(f"const {TYPES[dtype]} *__restrict__ x{k}")
@@ -57,15 +70,23 @@ class _Reads:
         self.elements.append(f"row.x{k}" if kind == "row" else f"get(row.x{k}, k)")
 
 
+def head(steps: Sequence[tuple], n: int) -> str:
+    """Returns what stands before the kernels of a chain: see `source`."""
+    return "\n".join([f"// {' '.join([code.name.removesuffix('_of') for code, *_ in steps])}: generated, see chain.py",
+                      '#include "ops/pointwise/chain.cuh"', *{code.name: code.text for code, *_ in steps}.values(),
+                      f"constexpr int N = {n};", ""])
+
+
 def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] | None], outputs: Sequence[int],
-           n: int, sums: tuple[int, ...]) -> tuple[str, str]:
-    """Returns the source of a chain's kernel, and the arguments that it is declared with.
+           sums: tuple[int, ...], form: str = PLAIN) -> tuple[str, str]:
+    """Returns a kernel of a chain, and the arguments that it is declared with.
 
     Args:
         steps: of each op its Function, how many numbers it has, what it reads, its dtype, to which it rounds.
         leaves: kind and dtype of each; None of a number.
-        outputs: the steps that are written; n: elements that a thread reads at once.
+        outputs: the steps that are written; the last one alone where it is written as planes.
         sums: two steps, of the first of which, and of whose product, the sums over rows are wanted; or none.
+        form: PLAIN; GUARDED, AS_PLANES; or BOUNDED, with sums.
     """
     reads = _Reads(leaves)
     numbers: list[str] = []
@@ -78,26 +99,30 @@ def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] 
             call = f"rounded<{TYPES[dtype]}>({call})"
         body += [f"      const auto v{k} = {call};", *([f"      y{k}_[k] = v{k};"] if k in outputs else [])]
     flight = max(1, min(4, 8 // max(1, len(reads.members))))
+    planes, pair = form == AS_PLANES, "BoundedPair" if form == BOUNDED else "Pair"
     params = [*reads.params, *reads.spans, *[f"float {name}" for name in numbers],
-              *[f"{TYPES[steps[k][3]]} *__restrict__ y{k}" for k in outputs], *["float *partial"] * bool(sums)]
+              *(["void *y"] if planes else [f"{TYPES[steps[k][3]]} *__restrict__ y{k}" for k in outputs]),
+              *["float *partial"] * bool(sums), *["OperandHeader *header"] * (planes or form == BOUNDED),
+              *["int *lost_ranges"] * planes, *["const int *flag"] * (form == GUARDED)]
     lines = [
-        f"// {' '.join([code.name.removesuffix('_of') for code, *_ in steps])}: generated, see chain.py",
-        '#include "ops/pointwise/chain.cuh"', *{code.name: code.text for code, *_ in steps}.values(),
-        f"constexpr int N = {n};",
         f'extern "C" __global__ void __launch_bounds__(THREADS, 2) {entry}({", ".join(params)}, const Walk w) {{',
-        "  ptx::follow();", "  const Place at(w);",
-        *(["  Pair sums[N] = {};", "  if (at.begin < at.end) {"] if sums else ["  if (at.begin >= at.end) return;"]),
+        "  ptx::follow();", *["  if (flag && !*flag) return;"] * (form == GUARDED), "  const Place at(w);",
+        *["  if (blockIdx.x == 0 && threadIdx.x == 0) *header = {};"] * (form == BOUNDED),
+        *["  PlaneWriter out(y, w.rows * w.columns * N, header);"] * planes,
+        *[f"  {pair} sums[N] = {{}};"] * bool(sums), "  if (at.begin < at.end) {",
         "  const i64 first = at.column * N, stride = w.columns * N;", *reads.held,
         f"  struct Row {{ {' '.join(reads.members)} }};",
         f"  auto load = [&](i64 r) {{ return Row{{{', '.join(reads.loads)}}}; }};",
-        *(["  each_stretch(at, w, [&](const Place &part) {", "  Pair own[N] = {};"] if sums else []),
+        *(["  each_stretch(at, w, [&](const Place &part) {", f"  {pair} own[N] = {{}};"] if sums else []),
         f"  each_row<{flight}>({'part' if sums else 'at'}, w, load, [&](const Row &row, i64 r) {{",
         *[f"    {'bool' if steps[k][0].is_condition else 'float'} y{k}_[N];" for k in outputs],
         *reads.drawn, "#pragma unroll", "    for (int k = 0; k < N; k++) {", *body,
-        *([f"      own[k].sum += v{sums[0]}, own[k].dot += v{sums[0]} * v{sums[1]};"] if sums else []), "    }",
-        *[f"    put(y{k} + r * stride + first, y{k}_);" for k in outputs], "  });",
-        *(["#pragma unroll", "  for (int k = 0; k < N; k++) sums[k] = MergePairs()(sums[k], own[k]);", "  });", "  }",
-           "  put_sums(sums, partial, w, at);"] if sums else []), "}", f"ALPHA_KERNEL({entry})", ""]
+        *([f"      add_up(own[k], v{sums[0]}, v{sums[1]});"] if sums else []), "    }",
+        *[f"    out.put(y{k}_, r * stride + first);" if planes else f"    put(y{k} + r * stride + first, y{k}_);"
+          for k in outputs], "  });",
+        *(["#pragma unroll", "  for (int k = 0; k < N; k++) sums[k] = MergePairs()(sums[k], own[k]);", "  });"]
+          if sums else []), "  }", *["  put_sums(sums, partial, w, at);"] * bool(sums),
+        *["  out.finish(header, lost_ranges);"] * planes, "}", f"ALPHA_KERNEL({entry})", ""]
     kinds = [f"{_kind(p)} {p.split()[-1].lstrip('*')}" for p in params]
     return "\n".join(lines), ", ".join([*kinds, "block[40] walk"])
 

@@ -12,13 +12,14 @@ A reader, of any array:
     operand                what a tensor core reads: 16-bit planes and their scale
     as_stored              what one reads that takes float32: the array
     exact                  what a kernel reads where planes do not hold an operand
-    split_view             the planes that an array consists of, or else the array
+    split_view, planes_of  the planes that an array consists of, or else the array, or nothing
     kept_with              what is made of an array and kept with it
     write_for              has a pass run before memory is taken for what is made of it
     bound_of               a bound of the elements, known without reading them
     join, joined_elements  has a pass write its planes within a larger array
     peek                   elements for a check, which changes nothing
     value_of, settle       what an array is to such a reader; and that it is written
+    recipe                 how what is written was made, for a reader who has what it was made of
     progress               tells whether an array has been written, or brought to another form
     inferring              a block without a backward pass that is recorded: more waits there; is_inferring
     undisturbed            a block in which no gradient is written earlier than without it; is_undisturbed
@@ -32,11 +33,12 @@ Nobody else asks what class an array is, or reads `Array.derived`; tests/test_la
 
 from alpha.cuda.lazy import statistics
 from alpha.cuda.lazy.bounded import reserve_for
-from alpha.cuda.lazy.chained import chain, offer, settle, value_of
+from alpha.cuda.lazy.chained import chain, offer, recipe, settle, value_of
 from alpha.cuda.lazy.deferred import (
     GUARDED,
     PLANE_WRITERS,
     Memory,
+    Planes,
     Rows,
     bound_of,
     can_wait,
@@ -46,6 +48,7 @@ from alpha.cuda.lazy.deferred import (
     join,
     joined_elements,
     peek,
+    planes_of,
     reserve,
     split_view,
     write_for,
@@ -80,10 +83,10 @@ from alpha.cuda.lazy.operands import (
 )
 from alpha.cuda.lazy.quiet import inferring, is_inferring, is_undisturbed, undisturbed
 
-__all__ = ["EXACT_ARGS", "GUARDED", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNFLAGGED", "Memory",
-           "Operand", "Rows", "as_stored", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer",
-           "exact", "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "held",
-           "inferring", "is_inferring", "is_undisturbed", "join", "joined_elements", "kept_with", "memory_key",
-           "offer", "operand", "pack", "packed_form", "peek", "planes_are_read", "prepare_weights", "progress",
+__all__ = ["EXACT_ARGS", "GUARDED", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNFLAGGED", "Memory", "Operand",
+           "Planes", "Rows", "as_stored", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer",
+           "exact", "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "held", "inferring",
+           "is_inferring", "is_undisturbed", "join", "joined_elements", "kept_with", "memory_key", "offer", "operand",
+           "pack", "packed_form", "peek", "planes_are_read", "planes_of", "prepare_weights", "progress", "recipe",
            "reserve", "reserve_for", "rows_of", "settle", "split_view", "statistics", "undisturbed", "value_of",
            "write_as", "write_for"]

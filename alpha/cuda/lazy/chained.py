@@ -14,11 +14,12 @@ from typing import Any
 from weakref import ref
 
 from alpha.config import config
-from alpha.cuda.lazy.deferred import Deferred, chained_blocks, waiting
+from alpha.cuda.lazy.deferred import Deferred, Planes, chained_blocks, waiting
 from alpha.cuda.lazy.quiet import is_peeking, lock, peeking
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, Derived, Shape, extent
-from alpha.fuse.chain import Chain, Leaf, Value
+from alpha.fuse.chain import Chain, Leaf, Recipe, Value, recipe_of
+from alpha.fuse.places import WHOLE
 from alpha.trace import late, running
 
 # (value) -> the chain behind it, and for each of its outputs the array that it has written
@@ -72,7 +73,8 @@ class ChainStorage(Derived):
 
     def _computed(self) -> tuple[Chain, Sequence[Array]]:
         value = self.value
-        if any(x.__class__ is Value and x.written is None for x in value.inputs):
+        if any((x.__class__ is Value and x.written is None) or (x.__class__ is Leaf and x.array.__class__ is Planes)
+               for x in value.inputs):
             return self._write(value)
         arrays = [x.written.reshaped(shape) if x.__class__ is Value else x.array
                   for x, shape in zip(value.inputs, self._shapes)]
@@ -102,6 +104,7 @@ class ChainStorage(Derived):
 def settle(value: Value, array: Array) -> None:
     """Says that a value is written: its own readers go on from there."""
     chained_blocks.add(id(array.block))
+    value.recipe = recipe_of(value, WHOLE)
     value.written = array
     value.inputs, value.steps, value.reads, value.row = (), 0, 1, 0
 
@@ -134,6 +137,12 @@ def offer(y: Deferred, value: Value | None) -> Deferred:
 def _note_reads(value: Value | None) -> None:
     chained_blocks.update([id(x.array.block) for x in (value.inputs if value else ())
                            if isinstance(x, Leaf) and isinstance(x.array, Array)])
+
+
+def recipe(x: Any) -> Recipe | None:
+    """Returns how an array was made that has been written, or planes; None of what was made by no chain."""
+    storage = x.storage if x.__class__ is Planes else x.derived if x.__class__ is Deferred else None
+    return None if storage is None else storage.value.recipe if storage.is_chain else storage.recipe
 
 
 def value_of(x: Any) -> Value | None:

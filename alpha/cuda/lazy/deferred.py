@@ -107,6 +107,15 @@ class Memory(NamedTuple):
     flag: Array      # as of an operand
 
 
+class Planes(NamedTuple):
+    """Elements that are kept as planes, as a chain reads them.  The memory keeps them if the array changes."""
+
+    memory: Array
+    header: Array
+    storage: LazyStorage
+    dtype = "planes"
+
+
 class Rows(NamedTuple):
     """A part of the columns of a matrix, which has a launch of its own."""
 
@@ -167,6 +176,12 @@ def split_view(x: Array, write: bool = False) -> tuple[Array, Array | None]:
     """
     memory = x.derived.planes(write) if x.__class__ is Deferred else None
     return (memory.elements, memory.scale) if memory else (x, None)
+
+
+def planes_of(x: Array) -> Planes | None:
+    """Returns the planes that an array consists of; None of another one."""
+    memory = x.derived.planes() if x.__class__ is Deferred else None
+    return Planes(memory.elements, memory.scale, x.derived) if memory else None
 
 
 def bound_of(x: Array | None) -> Array | None:
@@ -239,6 +254,7 @@ class LazyStorage(Derived):
 
     dtype, is_alive, is_chain = "float32", True, False
     value: Any = None  # what it is to chains of pointwise ops (chained.py) as long as the pass has not run
+    recipe: Any = None  # how it was made (alpha.fuse.chain), if its pass was a chain's and has run
 
     def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries  # as of `defer`; reads: until the pass has run

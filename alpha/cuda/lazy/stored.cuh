@@ -26,6 +26,11 @@ struct Stored {
     const unsigned high = __float_as_uint(piece.v[e / 2]), low = __float_as_uint(piece.v[2 + e / 2]);
     return whole ? piece.v[e] : (float_of_pair<f16>(high, e % 2) + float_of_pair<f16>(low, e % 2)) * scale;
   }
+  INLINE float one(i64 i) const {
+    if (whole) return reinterpret_cast<const float *>(memory)[i];
+    const f16 *high = reinterpret_cast<const f16 *>(memory) + i;
+    return (to_float(*high) + to_float(high[size])) * scale;
+  }
   INLINE void unpack(float (&v)[4], const Piece &piece) const {
     UNROLL for (int e = 0; e < 4; e++) v[e] = at(piece, e);
   }

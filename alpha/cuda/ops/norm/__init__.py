@@ -211,8 +211,7 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
     relu, channels, norm = activation == "relu", mean.shape, Norm.of(gamma, beta, mean, istd)
     memory = lazy.reserve(x.shape) if _may_wait(x, g, *norm.arrays) else None
     dgamma, dbeta, total, coefficients = [empty(shape, "float32") for shape in (*[channels] * 3, (2, *channels))]
-    found = None if memory else chained.sums(g, x, norm, relu)
-    if found:
+    if found := chained.sums(g, x, norm, relu, memory and memory.scale):
         v, sums, chunks = found
     else:
         sums, chunks = empty((2 + bool(memory), *channels, w.chunks), "float32"), w.chunks
@@ -222,12 +221,16 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
             _SUMS[relu][kind](w.grid, *lazy.rows_of(g), x, *norm, sums, w.block)
     _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](mean.size, sums, gamma, istd, dgamma, dbeta, total,
                                                         coefficients, rows, chunks, memory and memory.scale)
-    if memory:
+    dx = chained.gradient(v, x, norm, coefficients, memory) if found else None
+    if found and dx is None:
+        g, relu = v.written.reshaped(x.shape), False
+    if dx is not None:
+        pass
+    elif memory:
         write = partial(_write_dx, relu, g, x, norm, coefficients)
         dx = lazy.defer(memory, (g, x, *norm.arrays, coefficients), write, hurries=True)
     elif found:
-        dx = chained.gradient(v, x, norm, coefficients)
-        dx = dx or _dx(False, norm, coefficients, v.written.reshaped(x.shape), x)
+        dx = _dx(relu, norm, coefficients, g, x)
     else:
         alone = partial(_dx, relu, norm, coefficients)
         dx = chained.gradient_from(g, x, norm, relu, coefficients, alone) or alone(g, x)

@@ -13,9 +13,9 @@ from typing import Any
 
 from alpha.config import config
 from alpha.cuda import lazy
-from alpha.cuda.ops.pointwise.chain import may_wait, sums_of, wait, write
+from alpha.cuda.ops.pointwise.chain import bounded, may_wait, sums_of, wait, write
 from alpha.cuda.runtime.memory import Array
-from alpha.fuse.chain import Function, Leaf, Value
+from alpha.fuse.chain import Function, Leaf, Value, made_again
 from alpha.fuse.places import WHOLE, Place
 
 _ARGS = "float x, float mean, float istd, float gamma, float beta"
@@ -60,31 +60,50 @@ def value_of(x: Array, norm: Any, relu: bool) -> Value | None:
     return Value(_APPLIED[relu, False], (Leaf(x, WHOLE), *_leaves(norm)), (), x.dtype, x.size, x.shape[-1])
 
 
-def sums(g: Array, x: Array, norm: Any, relu: bool) -> tuple[Value, Array, int] | None:
+def sums(g: Array, x: Array, norm: Any, relu: bool, header: Array | None) -> tuple[Value, Array, int] | None:
     """Returns the gradient where relu passed, and the sums of batch norm's backward, with the number of chunks.
 
-    None where g is no value, or one that has vectors of other lengths.
+    None where g is no value, or one that has vectors of other lengths.  header: as of `sums_of`.
     """
     value, channels = lazy.value_of(g), x.shape[-1]
     if value is None or not config.fuse or (value.row != channels and -value.row % channels):
         return None
-    v = value
+    v = value = _made_of(value, [Leaf(x, WHOLE), *_leaves(norm)], channels)
     if relu:
         v = Value(_MASKED, (value, Leaf(x, WHOLE), *_leaves(norm)), (), g.dtype, g.size, channels)
     away = Value(_AWAY, (Leaf(x, WHOLE), _column(norm.mean)), (), "float32", g.size, channels)
     read = [leaf for leaf in v.leaves(WHOLE) if leaf.place == WHOLE and leaf.array is not x]
-    chain, arrays, partial, chunks = sums_of(v, away, channels, [v] if len(read) > 1 else [], [value])
+    chain, arrays, partial, chunks = sums_of(v, away, channels, [v] if len(read) > 1 else [], [value], header)
     for k, array in zip(chain.outputs, arrays):
         lazy.settle(chain.steps[k], array)
     return v, partial, chunks
 
 
-def gradient(v: Value, x: Array, norm: Any, coefficients: Array) -> Array | None:
-    """Returns dx; None where v is written."""
+def _made_of(value: Value, of: Sequence[Leaf], row: int) -> Value:
+    """Returns a value that makes again what it reads and what is made of x and the norm, which its pass reads anyway.
+
+    All are saved for this pass: they are what they were.
+    """
+    inputs: list[Any] = []
+    for x in value.inputs:
+        if x.__class__ is Value and x.written is None:
+            inputs.append(_made_of(x, of, row))
+            continue
+        recipe = x.recipe if x.__class__ is Value else lazy.recipe(x.array) if x.place == WHOLE else None
+        inputs.append((recipe and made_again(recipe, of, value.size, row)) or x)
+    if all(x is y for x, y in zip(inputs, value.inputs)):
+        return value
+    return Value(value.function, inputs, value.numbers, value.dtype, value.size, row)
+
+
+def gradient(v: Value, x: Array, norm: Any, coefficients: Array, memory: lazy.Memory | None) -> Array | None:
+    """Returns dx; None where v is written.  memory: with a bound of dx, where it may be read as planes."""
     if v.written is not None:
         return None
     dx = Value(_GRADIENT, (v, Leaf(x, WHOLE), *_leaves(norm)[:3], *map(_column, _halves(coefficients))), (), x.dtype,
                prod(x.shape), x.shape[-1])
+    if memory:
+        return bounded(dx, memory, hurries=True)
     chain, arrays = write(dx, [v, *(y for y in v.inputs if y.__class__ is Value)])
     for k, array in zip(chain.outputs[:-1], arrays):
         lazy.settle(chain.steps[k], array)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alpha.cuda.lazy import split_view
 from alpha.cuda.ops.pointwise import THREADS, blocks, elementwise, elementwise_alone
-from alpha.cuda.ops.pointwise.chain import waiting
+from alpha.cuda.ops.pointwise.chain import joined
 from alpha.cuda.ops.pointwise.equations import MAPPED
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
@@ -21,14 +21,16 @@ _RELU_GRAD_PLANES = Kernel("planes.cu", "planes_relu_grad", "ptr g, ptr y, ptr h
                            threads=THREADS)
 
 
-_relu_grad = waiting(ops.relu_grad, elementwise_alone(ops.relu_grad, SOURCE, "g y"))
+_relu_grad = elementwise_alone(ops.relu_grad, SOURCE, "g y")
 
 
-@ops.relu_grad.impl("cuda")
-def relu_grad_cuda(g: Array, y: Array) -> Array:
+def _relu_grad_alone(g: Array, y: Array) -> Array:
     held, header = split_view(y)
     if not header:
         return _relu_grad(g, y)
     dx = empty(y.shape, y.dtype)
     _RELU_GRAD_PLANES(blocks(y.size, ITEMSIZE[y.dtype], PACKETS), g, held, header, dx, y.size)
     return dx
+
+
+joined(ops.relu_grad, _relu_grad_alone)

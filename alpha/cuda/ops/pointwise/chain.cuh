@@ -1,9 +1,9 @@
 // What generated kernels of chains are made of (chain.py): N elements of each array at once, in a walk down the columns
 // of a matrix (reduce.cuh), whose vectors of channels stay in registers.
 #pragma once
+#include "lazy/planes.cuh"
 #include "ops/pointwise/equation.cuh"
 #include "philox.cuh"
-#include "reduce.cuh"
 
 // As a float would be read that has been stored as T
 template <class T> EQUATION float rounded(float v) { return to_float(from_float<T>(v)); }
@@ -15,6 +15,21 @@ template <int N, class T> EQUATION auto get(const Lanes<N, T> &piece, int k) {
 }
 template <class T> EQUATION auto one(const T *p) { return get(load<1>(p), 0); }
 
+// The same of neighbours from i on in a tensor that has planes in its place.
+template <int N> EQUATION auto load_stored(const Stored &x, i64 i) {
+  if constexpr (N == 4) {
+    return x.load(i);
+  } else {
+    Lanes<N, float> piece;
+    UNROLL for (int k = 0; k < N; k++) piece.v[k] = x.one(i + k);
+    return piece;
+  }
+}
+template <int N> EQUATION float get(const Stored &x, const Lanes<N, float> &piece, int k) {
+  if constexpr (N == 4) return x.at(piece, k);
+  else return piece.v[k];
+}
+
 template <class T, int N, class V> EQUATION void put(T *p, const V (&v)[N]) {
   if constexpr (sizeof(T) == 1) {
     Lanes<N, T> piece;
@@ -25,13 +40,19 @@ template <class T, int N, class V> EQUATION void put(T *p, const V (&v)[N]) {
   }
 }
 
-// partial[sum of v, of v * w][C][chunks], of columns of N: what batch norm's backward needs, see channel_norm.cuh
-template <int N> EQUATION void put_sums(Pair (&s)[N], float *partial, const Walk &w, const Place &at) {
+// What is added up of v and of v * w; and the largest |v|, where State has room for it.
+template <class State> EQUATION void add_up(State &s, float v, float w) {
+  s.sum += v, s.dot += v * w;
+  if constexpr (sizeof(State) > sizeof(Pair)) s.most = fmaxf(s.most, fabsf(v));
+}
+// partial[these][C][chunks], of columns of N: what batch norm's backward needs, see channel_norm.cuh
+template <int N, class State> EQUATION void put_sums(State (&s)[N], float *partial, const Walk &w, const Place &at) {
   fold_rows<N>(s, w, MergePairs());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
   const i64 first = at.column * N, stride = w.columns * N;
   UNROLL for (int lane = 0; lane < N; lane++) {
     partial[(first + lane) * w.chunks + at.chunk] = s[lane].sum;
     partial[(stride + first + lane) * w.chunks + at.chunk] = s[lane].dot;
+    if constexpr (sizeof(State) > sizeof(Pair)) partial[(2 * stride + first + lane) * w.chunks + at.chunk] = s[lane].most;
   }
 }

@@ -7,7 +7,7 @@ in a way that a kernel knows, it waits (lazy/chained.py), and its readers decide
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -20,11 +20,13 @@ from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.cuda.runtime.walk import BLOCKS, LONGEST, SUMMERS, Walk, walk
 from alpha.errors import DTypeError, message
-from alpha.fuse.chain import Chain, Function, Leaf, Value, gather
-from alpha.fuse.places import UNIFORM, WHOLE, Place, place_of, row_of
-from alpha.fuse.source import TYPES, source
+from alpha.fuse.chain import Chain, Function, Leaf, Value, gather, keep, recipe_of
+from alpha.fuse.equation import Equation
+from alpha.fuse.places import WHOLE, Place, place_of, row_of
+from alpha.fuse.source import AS_PLANES, BOUNDED, GUARDED, PLAIN, PLANES, TYPES, head, source
 from alpha.op import Op, registry
 
+_BYTES = {**ITEMSIZE, PLANES: 4}
 LEAST = 1 << 17          # elements of a result that waits: below, the host takes longer for it than the device
 WRITERS = 8 * BLOCKS     # blocks of a pass that writes
 LONGEST_NAME = 100       # of a kernel
@@ -58,7 +60,7 @@ def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | Non
                 given = [x if isinstance(x, Array) else Leaf(float(number(x, dtype)), None) for x in operands]
                 numbers_given = [None if isinstance(x, Array) else x for x in operands]
                 found = wait(code, given, of_attrs(dtype, **attrs), kind or dtype, shape, lambda *xs: by_itself(
-                    *[x if y is None else y for x, y in zip(xs, numbers_given)], **attrs))
+                    *[x if y is None else y for x, y in zip(xs, numbers_given)], **attrs), equation)
                 if found is not None:
                     return found
         return by_itself(*operands, **attrs)
@@ -110,13 +112,14 @@ def _common(shapes: tuple[Shape, ...]) -> Shape:
 
 
 def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float, ...], dtype: str, shape: Shape,
-         alone: Callable[..., Array]) -> Array | None:
+         alone: Callable[..., Array], equation: Equation | None = None) -> Array | None:
     """Returns the result of a function that waits for a reader; None where it cannot.
 
     Args:
         operands: arrays, and leaves that are numbers.
         numbers: further arguments of the function.
         alone: the op by itself.
+        equation: of the function, if it has one: by it a bound of the only operand may be one of the result.
     """
     arrays = [x for x in operands if x.__class__ is not Leaf]
     if not toolchain.can_compile() or not lazy.can_wait(*arrays):
@@ -136,8 +139,10 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
             return None
         value = lazy.value_of(x) if place is WHOLE else None
         if value is None:
-            lazy.write_for(x, "float32")    # now, as elements: later somebody may have it written as planes
-            inputs.append(Leaf(x, place))
+            planes = lazy.planes_of(x) if place is WHOLE else None
+            if planes is None:
+                lazy.write_for(x, "float32")    # now, as elements: later somebody may have it written as planes
+            inputs.append(Leaf(planes or x, place))
             places.append(place)
         else:
             inputs.append(value)
@@ -153,8 +158,36 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
         value = Value(code, inputs, numbers, dtype, size, row or 0)
     if row is None:
         return None
+    shrinks = len(operands) == 1 and dtype == "float32" and equation is not None and equation.shrinks(numbers)
+    if memory := lazy.reserve_for(shape, arrays) if shrinks else None:
+        y = bounded(value, memory)
+        return y if keep(value, WHOLE) else lazy.offer(y, value)
     shapes = [() if x.__class__ is Leaf else x.shape for x in operands]
     return lazy.chain(value, shape, shapes, write, alone)
+
+
+def bounded(value: Value, memory: lazy.Memory, hurries: bool = False) -> Any:
+    """Returns a value of float32 that waits for a reader who may have it written as planes.
+
+    Args:
+        memory: for it, with a bound of it in its header by the time that it is written.
+        hurries: as of `lazy.defer`.
+    """
+    reads = [leaf.array for leaf in value.leaves(WHOLE) if isinstance(leaf.array, Array)]
+    y = lazy.defer(memory, reads, partial(_write_bounded, value), hurries)
+    y.derived.recipe = recipe_of(value, WHOLE)
+    return y
+
+
+def _write_bounded(value: Value, memory: lazy.Memory, planes: bool) -> None:
+    """Writes a value as planes, or its elements; as elements too where planes turn out not to hold it."""
+    y, header, flag = memory
+    chain = gather([value], WHOLE, [value])
+    chain = chain._replace(outputs=(len(chain.steps) - 1,))     # others that are alive are written by themselves
+    if planes:
+        _pass_of(chain, value.size, value.row, form=AS_PLANES).launch(chain, [y], (header, lazy.flag_counter()))
+    guarded = _pass_of(chain, value.size, value.row, form=GUARDED)
+    guarded.launch(chain, [y], (flag,) if planes else (None,))
 
 
 # ---- the passes ------------------------------------------------------------------------------------------------------
@@ -185,49 +218,63 @@ class Pass(NamedTuple):
 
     def launch(self, chain: Chain, arrays: Sequence[Array], more: Sequence[Any]) -> None:
         """Launches it; more: further arguments."""
-        given = [x for leaf in chain.leaves for x in (leaf.array if leaf.place is UNIFORM else (leaf.array,))]
+        given = [x for leaf in chain.leaves for x in _arguments(leaf.array)]
         spans = [max(1, leaf.place.length // self.row) if leaf.place.kind == "row" else leaf.place.times
                  for leaf in chain.leaves if leaf.place is not None and leaf.place.kind in ("row", "gate")]
         numbers = [n for v in chain.steps for n in v.numbers]
         self.kernel(self.walk.grid, *given, *spans, *numbers, *arrays, *more, self.walk.block)
 
 
-def _pass_of(chain: Chain, size: int, row: int, sums: tuple[int, ...] = ()) -> Pass:
-    """Returns the pass of a chain.  sums: the numbers of the steps that are added up, see sums_of."""
+def _arguments(x: Any) -> Sequence[Any]:
+    """Returns what a kernel gets for a leaf: an array, a number, random numbers, or planes."""
+    return x[:2] if x.__class__ is lazy.Planes else x if isinstance(x, Numbers) else (x,)
+
+
+def _pass_of(chain: Chain, size: int, row: int, sums: tuple[int, ...] = (), form: str = PLAIN) -> Pass:
+    """Returns the pass of a chain.  sums: the numbers of the steps that are added up, see sums_of; form: as there."""
     key = (tuple([(v.function, len(v.numbers), refs, v.dtype) for v, refs in zip(chain.steps, chain.refs)]),
            tuple([None if leaf.place is None else (leaf.place.kind, getattr(leaf.array, "dtype", ""))
                   for leaf in chain.leaves]),
            chain.outputs)
-    widest = max([ITEMSIZE[leaf.array.dtype] for leaf in chain.leaves if leaf.place == WHOLE]
+    widest = max([_BYTES[leaf.array.dtype] for leaf in chain.leaves if leaf.place == WHOLE]
                  + [ITEMSIZE[chain.steps[k].dtype] for k in chain.outputs])
     row = abs(row) or size
     most = 16 // widest if widest > 1 else 8
     n = 1 if sums and widest == 4 and row % 4 else gcd(row, most)  # in the order of batch_norm.cu
     if row == size:
         row = n  # a matrix of one column
-    return Pass(_kernel(*key, n, sums), walk(size // row, row // n, *(SUMMERS if sums else (WRITERS, LONGEST))), row)
+    limits = SUMMERS if sums else (lazy.PLANE_WRITERS,) if form == AS_PLANES else (WRITERS, LONGEST)
+    return Pass(_kernel(*key, n, sums, form), walk(size // row, row // n, *limits), row)
 
 
-def sums_of(v: Value, w: Value, row: int, written: Sequence[Value],
-            spared: Sequence[Value]) -> tuple[Chain, list[Array], Array, int]:
+def sums_of(v: Value, w: Value, row: int, written: Sequence[Value], spared: Sequence[Value],
+            header: Array | None = None) -> tuple[Chain, list[Array], Array, int]:
     """Runs a pass that adds up v and v * w over the rows of a matrix, and writes values on its way.
 
+    Args:
+        header: is made ready for a bound of v; the largest |v| of each column's chunks is found, too.
     Returns:
-        the chain and what was written; partial sums, float32 (2, row, chunks); the number of chunks.
+        the chain and what was written; partial sums, float32 (2, row, chunks), or (3, ...) with the largest |v|; the
+        number of chunks.
     """
     chain = gather([v, w], WHOLE, written, spared)
-    pass_ = _pass_of(chain, v.size, row, tuple([[x is y for y in chain.steps].index(True) for x in (v, w)]))
+    pass_ = _pass_of(chain, v.size, row, tuple([[x is y for y in chain.steps].index(True) for x in (v, w)]),
+                     BOUNDED if header else PLAIN)
     arrays = [empty((v.size,), chain.steps[k].dtype) for k in chain.outputs]
-    partial = empty((2, row, pass_.walk.chunks), "float32")
-    pass_.launch(chain, arrays, (partial,))
-    return chain, arrays, partial, pass_.walk.chunks
+    sums = empty((3 if header else 2, row, pass_.walk.chunks), "float32")
+    pass_.launch(chain, arrays, (sums, header) if header else (sums,))
+    return chain, arrays, sums, pass_.walk.chunks
 
 
 # ---- from a chain to its kernel --------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
-def _kernel(steps: Any, leaves: Any, outputs: tuple[int, ...], n: int, sums: tuple[int, ...]) -> Kernel:
-    entry = "_".join(["chain", *[code.name.removesuffix("_of") for code, *_ in steps]])[:LONGEST_NAME].rstrip("_")
-    text, args = source(entry, steps, leaves, outputs, n, sums)
+def _kernel(steps: Any, leaves: Any, outputs: tuple[int, ...], n: int, sums: tuple[int, ...], form: str) -> Kernel:
+    name = "_".join(["chain", *[code.name.removesuffix("_of") for code, *_ in steps]])[:LONGEST_NAME].rstrip("_")
+    text, found = head(steps, n), {}
+    for each in (GUARDED, AS_PLANES) if form in (GUARDED, AS_PLANES) else (form,):  # of one module: both are launched
+        entry = name + "_planes" * (each == AS_PLANES)
+        kernel, args = source(entry, steps, leaves, outputs, sums, each)
+        text, found[each] = text + kernel, (entry, args)
     path = written("chain", text, ".cu")
     toolchain.generated.add(path)
-    return Kernel(path, entry, args)
+    return Kernel(path, *found[form])
