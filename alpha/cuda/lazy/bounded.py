@@ -20,15 +20,17 @@ _BOUND = Kernel("planes.cu", "planes_bound", "ptr header, ptr a, ptr b, ptr c, p
                 threads=1)
 
 
-def reserve_for(shape: Shape, xs: Sequence[Array]) -> Memory | None:
+def reserve_for(shape: Shape, xs: Sequence[Array], flush: bool = True) -> Memory | None:
     """Returns memory for a result, with a bound of the operands in its header; None where the result may not wait.
 
+    flush: has gradients that wait written before, see `flush_gradients`.
     Raises:
         OutOfMemoryError
     """
     if not 0 < len(xs) <= MOST_OPERANDS or not planes_are_read() or not can_wait(*xs):
         return None
-    flush_gradients()
+    if flush:
+        flush_gradients()
     bounds = [bound_of(x) if x.size and x.shape[-1] % 8 == 0 else None for x in xs]
     if None in bounds:
         return None

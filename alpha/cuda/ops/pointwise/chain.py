@@ -159,7 +159,7 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
     if row is None:
         return None
     shrinks = len(operands) == 1 and dtype == "float32" and equation is not None and equation.shrinks(numbers)
-    if memory := lazy.reserve_for(shape, arrays) if shrinks else None:
+    if memory := lazy.reserve_for(shape, arrays, flush=False) if shrinks else None:
         y = bounded(value, memory)
         return y if keep(value, WHOLE) else lazy.offer(y, value)
     shapes = [() if x.__class__ is Leaf else x.shape for x in operands]

@@ -1,7 +1,8 @@
 """Pooling on the GPU (pool.cu): a thread per packet of channels, and the gradients as gathers.
 
 Where the operand has a bound, and convolutions read planes of float32, the result of a forward pass waits for its
-reader (lazy/deferred.py), but for the mean of a whole map; pool_planes.cu reads and writes planes then.
+reader (lazy/deferred.py), but for the mean of a whole map, and so does the gradient of maxima where windows do not
+overlap; pool_planes.cu reads and writes planes then.
 """
 
 from __future__ import annotations
@@ -37,27 +38,27 @@ def _kernels(entry: str, arrays: str) -> Kernels:
     return per_piece("pool.cu", entry, f"block[144] pool, i32 threads, {arrays}")
 
 
-class _Forward(NamedTuple):
-    """The kernels of a forward pass: from and to elements; what reads planes too, and writes planes or elements."""
+class _Bounded(NamedTuple):
+    """The kernels of a pass: from and to elements; what reads planes too, and writes planes or elements."""
 
     elements: Kernels
     planes: Kernel
     stored: Kernel
 
 
-def _forward(entry: str, more: str = "") -> _Forward:
-    """Returns them; `more`: what they write besides."""
+def _bounded(entry: str, more: str = "") -> _Bounded:
+    """Returns them; `more`: what they write, or read, besides."""
     args = f"block[144] pool, i32 threads, {more}ptr x, ptr header_of_x, ptr y, "
     planes, elements = (Kernel("pool_planes.cu", f"{entry}_{form}", args + last, threads=THREADS)
                         for form, last in (("planes", "ptr header, ptr lost_ranges"), ("stored", "ptr flag")))
-    return _Forward(_kernels(entry, f"{more}ptr x, ptr y"), planes, elements)
+    return _Bounded(_kernels(entry, f"{more}ptr x, ptr y"), planes, elements)
 
 
 # By how maxima are named: with ih * IW + iw, or in a byte; and, as to bytes, by strips of 3 x 3 windows.
-_WIDE, _NAMED, _ROWS = (_forward(f"max_pool{form}", "ptr index, ") for form in ("_wide", "", "_rows"))
-_AVG = _forward("avg_pool")
-_WIDE_BACKWARD, _NAMED_BACKWARD, _ROWS_BACKWARD = (_kernels(f"max_pool_backward{form}", "ptr g, ptr index, ptr dx")
-                                                   for form in ("_wide", "", "_rows"))
+_WIDE, _NAMED, _ROWS = (_bounded(f"max_pool{form}", "ptr index, ") for form in ("_wide", "", "_rows"))
+_AVG, _BACKWARD = _bounded("avg_pool"), _bounded("max_pool_backward", "ptr index, ")
+_WIDE_BACKWARD, _ROWS_BACKWARD = (_kernels(f"max_pool_backward{form}", "ptr index, ptr g, ptr dx")
+                                  for form in ("_wide", "_rows"))
 _INDEX = Kernel("pool.cu", "max_pool_index", "block[144] pool, i32 threads, ptr place, ptr index", threads=THREADS)
 _AVG_BACKWARD = _kernels("avg_pool_backward", "ptr g, ptr dx")
 _GATHER = {index: _kernels(f"gather_{index}", "ptr x, ptr index, ptr y") for index in _INDEX_DTYPES}
@@ -162,7 +163,7 @@ def _adaptive(average: bool, x_shape: Shape, output_size: Pair, over: str, lanes
 PlanOf = Callable[[int], _Plan]  # of the blocks that are enough; see _plan
 
 
-def _pool(kernels: _Forward, x: Array, plan_of: PlanOf, more: tuple[Array, ...] = ()) -> Array:
+def _pool(kernels: _Bounded, x: Array, plan_of: PlanOf, more: tuple[Array, ...] = ()) -> Array:
     """Returns what windows make of x, which may wait to be written.  more: what is written with it."""
     plan = plan_of(0)
     memory = lazy.reserve_for(plan.y_shape, [x])
@@ -173,14 +174,14 @@ def _pool(kernels: _Forward, x: Array, plan_of: PlanOf, more: tuple[Array, ...] 
     return y
 
 
-def _max_pool(kernels: _Forward, x: Array, plan_of: PlanOf, dtype: str) -> tuple[Array, Array]:
+def _max_pool(kernels: _Bounded, x: Array, plan_of: PlanOf, dtype: str) -> tuple[Array, Array]:
     """Returns the largest elements of windows, and which they are."""
     index = empty(plan_of(0).y_shape, dtype)
     y = _pool(kernels, x, plan_of, (index,))
     return y, lazy.companion_output(y, index)
 
 
-def _write(kernels: _Forward, plan_of: PlanOf, x: Array, more: tuple[Array, ...], memory: Memory, planes: bool) -> None:
+def _write(kernels: _Bounded, plan_of: PlanOf, x: Array, more: tuple[Array, ...], memory: Memory, planes: bool) -> None:
     """Writes y as planes, or its elements; as elements too where planes turn out not to hold it."""
     y, header, flag = memory
     held = lazy.split_view(x, write=planes)
@@ -237,12 +238,17 @@ def adaptive_avg_pool2d_cuda(x: Array, *, output_size: Pair) -> Array:
 # ---- gradients -------------------------------------------------------------------------------------------------------
 @ops.max_pool2d_backward.impl("cuda")
 def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair) -> Array:
-    dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
+    shape = g.shape[0], *hw, g.shape[3]
     place = lazy.packed_form(index, (hw, window))
     rows = place and _has_strips(g, **window) and window["stride"] == (1, 1)
-    plan = _windowed("max_pool2d_backward", dx.shape, "input strips" if rows else "inputs", LANES[g.dtype], **window)
-    kernels = _ROWS_BACKWARD if rows else _NAMED_BACKWARD if place else _WIDE_BACKWARD
-    _launch(kernels, g.dtype, plan, g, place or index, dx)
+    plan_of = partial(_windowed, "max_pool2d_backward", shape, "input strips" if rows else "inputs", LANES[g.dtype],
+                      **window)
+    apart = place and all(k <= s for k, s in zip(window["kernel_size"], window["stride"]))
+    if memory := lazy.reserve_for(shape, [g]) if apart else None:
+        write = partial(_write, _BACKWARD, plan_of, g, (place,))
+        return lazy.defer(memory, (g, place), write, hurries=True)
+    kernels = _ROWS_BACKWARD if rows else _BACKWARD.elements if place else _WIDE_BACKWARD
+    _launch(kernels, g.dtype, plan_of(0), place or index, g, dx := empty(shape, g.dtype))
     return dx
 
 

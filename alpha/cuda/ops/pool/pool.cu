@@ -6,7 +6,8 @@
 //           the windows that hold it, in ascending order; nothing is scattered and nothing is cleared first.
 // Accuracy: means keep what rounding leaves out of a sum. So do gradients in the `single` kernels, which therefore serve
 //           all pixels that more than CHAIN windows hold; packets are added in one short chain.
-// Planes:   pool_planes.cu has max and average pooling of and into planes of float32.
+// Planes:   pool_planes.cu has max and average pooling of and into planes of float32, and the gradient of maxima of
+//           windows that are apart.
 // Requires: an image below 2^31 elements; for the packet kernels C a multiple of 16 bytes.
 // Threads:  one per packet of channels (16 bytes; 1 element in the `single` kernels) of a pixel of the result, or of
 //           TILE x TILE pixels in the gradients, which read a window once for all of them; channels fastest, of every
@@ -14,89 +15,12 @@
 //           are loaded before the first is used.
 // Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): max 2x2 94 %, its gradient 92 %;
 //           average 95 %, gradient 89 %
-#include "pool.cuh"
-
-constexpr int TILE = 2;  // pixels of x along an axis that a thread of a gradient takes
-
-constexpr int CHAIN = 16;  // terms of a float32 sum that keeps nothing else
-
-// What adds up V neighbouring elements
-template <int V> struct SumsOf {
-  float sum[V] = {};
-  INLINE void add(int l, float v) { sum[l] += v; }
-  INLINE void get(float (&v)[V]) const {
-    UNROLL for (int l = 0; l < V; l++) v[l] = sum[l];
-  }
-};
-template <> struct SumsOf<1> {
-  ExactSum sum = {0, 0};
-  INLINE void add(int, float v) { sum.add(v); }
-  INLINE void get(float (&v)[1]) const { v[0] = sum.value(); }
-};
-
-// The TILE x TILE pixels of x from (row, column) on, and the windows that hold each row and each column of them.
-struct Tile {
-  int row, column;
-  Range rows[TILE], columns[TILE];
-  INLINE Tile(const Pool &p, const Site &s) : row(s.row * TILE), column(s.column * TILE) {
-    UNROLL for (int t = 0; t < TILE; t++) {
-      rows[t] = p.h.covering(min(row + t, p.h.in.n - 1));
-      columns[t] = p.w.covering(min(column + t, p.w.in.n - 1));
-    }
-  }
-  // f(row, column) for each window that holds any of the pixels
-  template <class F> INLINE void for_each_window(const F &f) const {
-    UNROLL_BY(1) for (int row = rows[0].first; row < rows[TILE - 1].last; row++)
-      UNROLL_BY(1) for (int column = columns[0].first; column < columns[TILE - 1].last; column++) f(row, column);
-  }
-  // f(t, offset) for each of the pixels that the map has
-  template <class F> INLINE void for_each_pixel(const Pool &p, const F &f) const {
-    UNROLL for (int t = 0; t < TILE * TILE; t++)
-      if (row + t / TILE < p.h.in.n && column + t % TILE < p.w.in.n)
-        f(t, p.input_at(row + t / TILE, column + t % TILE));
-  }
-};
-
-// dx = the sums of each pixel over windows: add(sum, tile, at, row, column) adds what window (row, column), whose
-// elements of g begin at `at`, has for the pixels of a tile; finish(total) is the last step.
-template <int V, class T, class Add, class Finish>
-INLINE void pool_backward(const Pool &p, int k, T *dx, const Add &add, const Finish &finish) {
-  const Site s = site_of<V>(p, k);
-  const Tile tile(p, s);
-  UNROLL_BY(1) for (int image = s.image; image < p.images; image += p.apart) {
-    const i64 from = p.output_image(image) + s.c;
-    SumsOf<V> sum[TILE * TILE];
-    tile.for_each_window([&](int row, int column) { add(sum, tile, from + p.output_at(row, column), row, column); });
-    T *to = dx + p.input_image(image) + s.c;
-    tile.for_each_pixel(p, [&](int t, int at) {
-      float total[V];
-      sum[t].get(total);
-      finish(total);
-      store_floats(to + at, total);
-    });
-  }
-}
-
-// dx = sum of g over the windows that took their maximum at this pixel.
-template <int V, class T, class Index>
-INLINE void max_pool_backward(const Pool &p, int k, const T *g, const Index *index, T *dx) {
-  pool_backward<V>(p, k, dx, [&](SumsOf<V> (&sum)[TILE * TILE], const Tile &tile, i64 at, int row, int column) {
-    const Naming<Index> name(p, row, column);
-    const Lanes<V, T> share = load<V>(g + at);
-    const Lanes<V, Index> where = load<V>(index + at);
-    UNROLL for (int t = 0; t < TILE * TILE; t++) {
-      const int down = t / TILE, right = t % TILE, here = name(tile.row + down, tile.column + right);
-      if (sizeof(Index) > 1 || (tile.rows[down].holds(row) && tile.columns[right].holds(column)))
-        UNROLL for (int l = 0; l < V; l++)
-          if (where.v[l] == here) sum[t].add(l, value(share, l));
-    }
-  }, [](float (&)[V]) {});
-}
+#include "pool_backward.cuh"
 
 // The same for windows of 3 x 3 at stride 1, a strip of a column of dx at a time: a row of windows has shares for three
 // rows of dx, whose sums wait in registers.
 template <int V, class T>
-INLINE void max_pool_backward_rows(const Pool &p, int k, const T *g, const unsigned char *index, T *dx) {
+INLINE void max_pool_backward_rows(const Pool &p, int k, const T *g, T *dx, const unsigned char *index) {
   const Site s = site_of<V>(p, k);
   const Range rows = strip_of(s, p.h.in, p.h);
   const int first = s.column + p.w.padding - 2, begin = rows.first + p.h.padding - 2, end = rows.last + p.h.padding;
@@ -148,7 +72,7 @@ INLINE void write_index(const Pool &p, int k, const unsigned char *place, int *i
 
 // dx = sum over the windows that hold this pixel of g / divisor; one division at the end where all divisors are equal.
 template <int V, class T> INLINE void avg_pool_backward(const Pool &p, int k, const T *g, T *dx) {
-  pool_backward<V>(p, k, dx, [&](SumsOf<V> (&sum)[TILE * TILE], const Tile &tile, i64 at, int row, int column) {
+  pool_backward<V>(p, k, Output<V, T>{dx}, [&](SumsOf<V> (&sum)[TILE * TILE], const Tile &tile, i64 at, int row, int column) {
     const Lanes<V, T> lanes = load<V>(g + at);
     float share[V];
     UNROLL for (int l = 0; l < V; l++) share[l] = value(lanes, l);
@@ -241,8 +165,8 @@ INLINE void pool_scatter(const T *x, const Index *index, T *y, i64 columns, int 
   KERNEL(name, (pool(p, k, Input<V, T>{x}, Output<V, T>{y}, index)), Index *index, const T *x, T *y)
 #define MAX_POOL(T, form, suffix, V, Index) \
   FORWARD(T, max_pool##form##suffix, V, max_pool<V>, Index) \
-  KERNEL(max_pool_backward##form##suffix, max_pool_backward<V>(p, k, g, index, dx), const T *g, const Index *index, \
-         T *dx)
+  KERNEL(max_pool_backward##form##suffix, (max_pool_backward<V>(p, k, Input<V, T>{g}, Output<V, T>{dx}, index)), \
+         const Index *index, const T *g, T *dx)
 #define KERNELS(T, suffix, V) \
   MAX_POOL(T, , suffix, V, unsigned char) \
   MAX_POOL(T, _wide, suffix, V, int) \
@@ -258,8 +182,8 @@ PIECE_KERNELS(KERNELS)
               pool_scatter(x, index, y, columns, channels, outputs, positions))
 #define PACKETS(T, dtype) \
   FORWARD(T, max_pool_rows_##dtype, LANES<T>, (max_pool_rows<LANES<T>, T>), unsigned char) \
-  KERNEL(max_pool_backward_rows_##dtype, max_pool_backward_rows<LANES<T>>(p, k, g, index, dx), const T *g, \
-         const unsigned char *index, T *dx) \
+  KERNEL(max_pool_backward_rows_##dtype, max_pool_backward_rows<LANES<T>>(p, k, g, dx, index), \
+         const unsigned char *index, const T *g, T *dx) \
   SCATTER(T, scatter_int32_##dtype, int) \
   SCATTER(T, scatter_int64_##dtype, i64)
 FLOAT_KERNELS(PACKETS)
