@@ -239,22 +239,3 @@ ALPHA_GLOBAL(planes_merge, (THREADS),
     ::store(y + i, Lanes<4, float>{{v[0], v[1], v[2], v[3]}});
   }
 }
-
-// dx = 0 where y <= 0, else g. hi has the sign of the sum, and is 0 where that is.
-ALPHA_GLOBAL(planes_relu_grad, (THREADS),
-             (const float *g, const void *y, const OperandHeader *header, float *dx, i64 size)) {
-  ptx::follow();
-  const bool whole = header->flag;
-  const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
-  UNROLL_BY(2) for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
-    Lanes<4, float> piece = ::load<4>(g + i), of;
-    if (whole) {
-      of = ::load<4>(static_cast<const float *>(y) + i);
-    } else {
-      const uint2 high = *reinterpret_cast<const uint2 *>(static_cast<const f16 *>(y) + i);
-      UNROLL for (int e = 0; e < 4; e++) of.v[e] = float_of_pair<f16>(e < 2 ? high.x : high.y, e % 2);
-    }
-    UNROLL for (int e = 0; e < 4; e++) piece.v[e] = of.v[e] <= 0 ? 0 : piece.v[e];
-    ::store(dx + i, piece);
-  }
-}

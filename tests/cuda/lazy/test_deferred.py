@@ -13,9 +13,10 @@ from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
 from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
 from alpha.cuda.lazy.operands import SMALL, flagged_count, operand
-from alpha.cuda.ops.pointwise.activation import relu_grad_cuda
+from alpha.cuda.ops.pointwise import chain
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
+from alpha.ops.activation import relu_grad
 from alpha.ops.norm import batch_norm_act, batch_norm_add_act, batch_norm_grad
 from tests.cuda.lazy.deferred_oracle import Norm, cuda, error, held, planes, wide, without_tensor_cores
 from tests.cuda.lazy.operand_oracle import normal, planes_of
@@ -173,16 +174,16 @@ def test_the_largest_element_bounds_the_next_residual():
     assert most == pytest.approx(y.numpy().max(), rel=1e-6) and most < bound / 8
 
 
-def test_gradients_of_relu_read_a_plane(launches):
+def test_gradients_of_relu_read_planes(launches, monkeypatch):
+    monkeypatch.setattr(chain, "LEAST", 1)
     y, g = Norm(61, 8).call(), cuda(normal(61, 8, seed=3))
     planes(y)
     launches.clear()
-    dx = memory.download(relu_grad_cuda(g.array, y.array), np.float32)
-    assert launches == ["planes_relu_grad"]
+    dx = relu_grad(g, y).numpy()
+    assert launches == ["chain_relu_grad"] and y.array.derived.in_planes
     assert np.array_equal(dx, np.where(y.numpy() > 0, g.numpy(), 0))
     launches.clear()
-    assert np.array_equal(memory.download(relu_grad_cuda(g.array, y.array), np.float32), dx)
-    assert launches == ["relu_grad_float32"]
+    assert np.array_equal(relu_grad(g, y).numpy(), dx) and launches == ["relu_grad_float32"]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -237,7 +238,7 @@ def test_what_planes_do_not_hold_stays_float32(name, launches):
     assert flagged_count() == before + 2
     y, g = norm.call(), cuda(normal(60, 24, seed=3))
     planes(y)
-    dx = memory.download(relu_grad_cuda(g.array, y.array), np.float32)
+    dx = relu_grad(g, y).numpy()
     assert np.array_equal(dx, np.where(without_tensor_cores(norm.call) > 0, g.numpy(), 0))
 
 

@@ -92,7 +92,7 @@ def test_a_residual_network_splits_no_map(mode: str, no_products: None, launches
     written = {name: sum(entry.startswith(name) and "planes" in entry for entry in launches)
                for name in ("apply", "gradient")}
     assert written["gradient"] == norms and written["apply"] == norms - 2, "float32: a shortcut, and what is pooled"
-    assert launches.count("planes_relu_grad") == 3 and launches.count("apply_add_stored_planes") == 2
+    assert launches.count("relu_grad_float32") == 3 and launches.count("apply_add_stored_planes") == 2
     splits = [entry for entry in launches if entry.startswith("planes_split") and not entry.endswith("_all")]
     assert len(splits) <= 2, "of the images, for the first filters and their gradient"
 
