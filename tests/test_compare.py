@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 import alpha
 from alpha import nn
-from benchmarks import checks, compare_tables, environment, results
+from benchmarks import checks, compare_tables, results
 from benchmarks.checks import UnfairError
 from benchmarks.configurations import settled, usual
 
@@ -301,16 +300,6 @@ def test_a_quiet_gpu_may_be_measured() -> None:
     assert waited == [1.0]
     with pytest.raises(UnfairError, match=r"the GPU is busy: 0 % in use with 9000 MiB.*\nhelp: wait for the other"):
         checks.quiet_gpu(lambda *fields: {"utilization.gpu": "0 %", "memory.used": "9000 MiB"}, waited.append)
-
-
-def test_the_gpu_that_programs_see_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text('#!/bin/sh\necho "GPU $2"\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for visible, index in (("2,3", "2"), ("", "0")):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert environment.smi("name") == {"name": f"GPU {index}"}
 
 
 # ---- configurations --------------------------------------------------------------------------------------------------

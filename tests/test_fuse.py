@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from weakref import ref
 
-from alpha.fuse.chain import Function, Leaf, Value, gather, keep
+import pytest
+
+from alpha.fuse.chain import Function, Leaf, Value, gather, keep, made_again, recipe_of
+from alpha.fuse.equation import Equation
 
 WHOLE, COLUMN = "whole", "column"
 
@@ -59,3 +62,28 @@ def test_what_is_alive_is_kept_where_it_is_made_of_more_than_one_array() -> None
     assert gather([last], WHOLE, []).outputs == (1,)
     value.holders.clear()
     assert gather([last], WHOLE, [last]).outputs == (2,)
+
+
+def test_a_recipe_makes_again_what_is_made_of_what_is_there() -> None:
+    x, vector, other = [Leaf(Array(), place) for place in (WHOLE, COLUMN, COLUMN)]
+    root = value(value(x, vector), Leaf(2.0, None))
+    recipe = recipe_of(root, WHOLE)
+    assert recipe
+    again = made_again(recipe, [x, vector, other], 8, 4)
+    assert again and set(again.leaves(WHOLE)) == {x, vector} and again.row == 4
+    assert gather([again], WHOLE, [again]).refs == gather([root], WHOLE, [root]).refs
+    assert made_again(recipe, [x, other], 8, 4) is None, "of another vector"
+    assert recipe_of(value(x, Leaf(Array(), WHOLE)), WHOLE) is None, "of two arrays"
+    alive = ref(vector.array)
+    del vector, again, root
+    assert alive() is None, "a recipe keeps nothing alive"
+    assert made_again(recipe, [x, other], 8, 4) is None
+
+
+@pytest.mark.parametrize(("equation", "numbers", "expected"), [
+    ("0 if x < 0 else x", (), True), ("x * normal_cdf(x)", (), True), ("-x", (), True),
+    ("x if x > 0 else a * x", (1.0,), True), ("x if x > 0 else a * x", (1.5,), False), ("exp(x)", (), False),
+    ("x * x", (), False), ("logistic(x)", (), False), ("minimum(x, a)", (-1.0,), False), ("x > 0", (), False)])
+def test_which_functions_enlarge_nothing(equation: str, numbers: tuple[float, ...], expected: bool) -> None:
+    assert Equation("f", equation, ["x"], ["a"] * len(numbers)).shrinks(numbers) == expected
+    assert not Equation("f", "x + y", ["x", "y"]).shrinks(())

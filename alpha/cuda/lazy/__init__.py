@@ -38,7 +38,6 @@ from alpha.cuda.lazy.deferred import (
     GUARDED,
     PLANE_WRITERS,
     Memory,
-    Planes,
     Rows,
     bound_of,
     can_wait,
@@ -84,8 +83,8 @@ from alpha.cuda.lazy.operands import (
 from alpha.cuda.lazy.quiet import inferring, is_inferring, is_undisturbed, undisturbed
 
 __all__ = ["EXACT_ARGS", "GUARDED", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNFLAGGED", "Memory", "Operand",
-           "Planes", "Rows", "as_stored", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer",
-           "exact", "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "held", "inferring",
+           "Rows", "as_stored", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer", "exact",
+           "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "held", "inferring",
            "is_inferring", "is_undisturbed", "join", "joined_elements", "kept_with", "memory_key", "offer", "operand",
            "pack", "packed_form", "peek", "planes_are_read", "planes_of", "prepare_weights", "progress", "recipe",
            "reserve", "reserve_for", "rows_of", "settle", "split_view", "statistics", "undisturbed", "value_of",

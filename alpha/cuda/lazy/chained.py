@@ -128,8 +128,11 @@ def chain(value: Value, shape: Shape, shapes: Sequence[Shape], write: Write, alo
 
 
 def offer(y: Deferred, value: Value | None) -> Deferred:
-    """Returns y, which pointwise ops may make for themselves as long as its own pass has not run."""
-    y.derived.value = value
+    """Returns y, which pointwise ops may make for themselves as long as its own pass has not run.
+
+    Who reads what that is made of may make it again for itself afterwards, too.
+    """
+    y.derived.value, y.derived.recipe = value, value and recipe_of(value, WHOLE)
     _note_reads(value)
     return y
 

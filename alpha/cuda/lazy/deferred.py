@@ -115,6 +115,11 @@ class Planes(NamedTuple):
     storage: LazyStorage
     dtype = "planes"
 
+    @property
+    def arguments(self) -> tuple[Array, Array]:
+        """Returns what a kernel gets."""
+        return self.memory, self.header
+
 
 class Rows(NamedTuple):
     """A part of the columns of a matrix, which has a launch of its own."""

@@ -132,7 +132,7 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
         return found if found.shape == x.shape else found._replace(shape=x.shape)
     form = _checked(x, reads)
     if x.dtype != "float32" or not x.size:
-        return _itself(x, form)
+        return _itself(x, form.dtype, form.planes)
     if x.__class__ is Deferred and form.scaled:
         memory = x.derived.planes(write=True)
         if memory:
@@ -147,8 +147,7 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
 
 def as_stored(x: Array) -> Operand:
     """Returns what a tensor core reads that takes float32: the array itself."""
-    one, zero, _ = _constants()
-    return Operand(x.ptr, x.shape, x.dtype, 1, one, x, zero)
+    return _itself(x, x.dtype, 1)
 
 
 def exact(x: Array, of_x: Operand, w: Array, of_w: Operand) -> tuple[Any, ...]:
@@ -234,9 +233,9 @@ def _constants() -> tuple[Array, Array, Array]:
     return tuple(upload(np.array([value], dtype)) for value, dtype in ((1, "float32"), (0, "int32"), (0, "int32")))
 
 
-def _itself(x: Array, form: _Form) -> Operand:
+def _itself(x: Array, dtype: str, planes: int) -> Operand:
     one, zero, _ = _constants()
-    return Operand(x.ptr, x.shape, form.dtype, form.planes, one, x, zero)
+    return Operand(x.ptr, x.shape, dtype, planes, one, x, zero)
 
 
 def _in_place(memory: Memory, shape: Shape, form: _Form) -> Operand:

@@ -13,7 +13,6 @@ from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
 from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
 from alpha.cuda.lazy.operands import SMALL, flagged_count, operand
-from alpha.cuda.ops.pointwise import chain
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.activation import relu_grad
@@ -172,18 +171,6 @@ def test_the_largest_element_bounds_the_next_residual():
     bound, most = header[[BOUND // 4, MOST // 4]].view(np.float32)
     assert y.array.derived.bound.ptr == y.array.derived.memory.scale.ptr + MOST
     assert most == pytest.approx(y.numpy().max(), rel=1e-6) and most < bound / 8
-
-
-def test_gradients_of_relu_read_planes(launches, monkeypatch):
-    monkeypatch.setattr(chain, "LEAST", 1)
-    y, g = Norm(61, 8).call(), cuda(normal(61, 8, seed=3))
-    planes(y)
-    launches.clear()
-    dx = relu_grad(g, y).numpy()
-    assert launches == ["chain_relu_grad"] and y.array.derived.in_planes
-    assert np.array_equal(dx, np.where(y.numpy() > 0, g.numpy(), 0))
-    launches.clear()
-    assert np.array_equal(relu_grad(g, y).numpy(), dx) and launches == ["relu_grad_float32"]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

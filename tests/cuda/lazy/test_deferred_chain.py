@@ -15,6 +15,7 @@ from alpha.cuda.lazy.operands import flagged_count
 from alpha.cuda.ops.pointwise import chain
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
+from alpha.ops.activation import relu_grad
 from alpha.ops.norm import batch_norm_act
 from alpha.ops.pool import max_pool2d, max_pool2d_backward
 from tests.cuda.lazy.deferred_oracle import FORMS, Norm, cuda, flag_of, held, like, plain, planes, wide
@@ -132,6 +133,18 @@ def test_a_chain_reads_planes(channels: int, launches: list[str]) -> None:
     launches.clear()
     y = ops.reshape(x, shape) * cuda(vector)
     assert y.numpy().tobytes() == wanted.tobytes() and launches == ["chain_mul"] and x.array.derived.in_planes
+
+
+def test_gradients_of_relu_read_planes(launches: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    y, g = Norm(61, 8).call(), cuda(normal(61, 8, seed=3))
+    planes(y)
+    launches.clear()
+    dx = relu_grad(g, y).numpy()
+    assert launches == ["chain_relu_grad"] and y.array.derived.in_planes
+    assert np.array_equal(dx, np.where(y.numpy() > 0, g.numpy(), 0))
+    monkeypatch.setattr(chain, "LEAST", 1 << 20)
+    launches.clear()
+    assert np.array_equal(relu_grad(g, y).numpy(), dx) and launches == ["relu_grad_float32"]
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_an_activation_behind_batch_norm_rides_on_it(name: str, residual: bool, 
         assert all(equal(p, q) for p, q in zip(fused, single))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("activation", [None, "relu"])
 def test_a_norms_gradient_is_made_by_the_sum_that_it_is_a_term_of(activation: str | None, dtype: str, launches) -> None:
     """A block whose norm comes first: what reads x beside the norm passes a gradient on, too."""

@@ -221,14 +221,14 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
             _SUMS[relu][kind](w.grid, *lazy.rows_of(g), x, *norm, sums, w.block)
     _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](mean.size, sums, gamma, istd, dgamma, dbeta, total,
                                                         coefficients, rows, chunks, memory and memory.scale)
-    dx = chained.gradient(v, x, norm, coefficients, memory) if found else None
-    if found and dx is None:
+    if found and v.written:
         g, relu = v.written.reshaped(x.shape), False
-    if dx is not None:
-        pass
+    if found and not v.written:
+        dx = chained.gradient(v, x, norm, coefficients, memory)
     elif memory:
         write = partial(_write_dx, relu, g, x, norm, coefficients)
         dx = lazy.defer(memory, (g, x, *norm.arrays, coefficients), write, hurries=True)
+        lazy.offer(dx, chained.gradient_value(g, x, norm, relu, coefficients))
     elif found:
         dx = _dx(relu, norm, coefficients, g, x)
     else:

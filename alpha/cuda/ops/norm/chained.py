@@ -96,10 +96,8 @@ def _made_of(value: Value, of: Sequence[Leaf], row: int) -> Value:
     return Value(value.function, inputs, value.numbers, value.dtype, value.size, row)
 
 
-def gradient(v: Value, x: Array, norm: Any, coefficients: Array, memory: lazy.Memory | None) -> Array | None:
-    """Returns dx; None where v is written.  memory: with a bound of dx, where it may be read as planes."""
-    if v.written is not None:
-        return None
+def gradient(v: Value, x: Array, norm: Any, coefficients: Array, memory: lazy.Memory | None) -> Array:
+    """Returns dx of a value.  memory: with a bound of dx, where it may be read as planes."""
     dx = Value(_GRADIENT, (v, Leaf(x, WHOLE), *_leaves(norm)[:3], *map(_column, _halves(coefficients))), (), x.dtype,
                prod(x.shape), x.shape[-1])
     if memory:
@@ -108,6 +106,14 @@ def gradient(v: Value, x: Array, norm: Any, coefficients: Array, memory: lazy.Me
     for k, array in zip(chain.outputs[:-1], arrays):
         lazy.settle(chain.steps[k], array)
     return arrays[-1].reshaped(x.shape)
+
+
+def gradient_value(g: Array, x: Array, norm: Any, relu: bool, coefficients: Array) -> Value | None:
+    """Returns what dx of a gradient that is an array is to a sum that it is a term of; None where it is nothing."""
+    if not may_wait(x.size) or lazy.rows_of(g)[1] != x.shape[-1]:
+        return None
+    vectors = *_leaves(norm), *map(_column, _halves(coefficients))
+    return Value(_FROM[relu], (Leaf(g, WHOLE), Leaf(x, WHOLE), *vectors), (), x.dtype, x.size, x.shape[-1])
 
 
 def gradient_from(g: Array, x: Array, norm: Any, relu: bool, coefficients: Array, alone: Callable[..., Array]

@@ -61,13 +61,6 @@ def elementwise(op: Op, source: str | Path, operands: str, dtypes: Sequence[str]
         numbers: the op's attributes in the order of the macro, with the type of each: alpha="f32"; "{0}" is f32 for
             floats, and i64 for integers.
     """
-    run = elementwise_alone(op, source, operands, dtypes, given, **numbers)
-    joined(op, run, numbers=given) if op.equation else op.impl("cuda")(run)
-
-
-def elementwise_alone(op: Op, source: str | Path, operands: str, dtypes: Sequence[str] = FLOAT_DTYPES,
-                      given: Callable[..., tuple[Number, ...]] | None = None, **numbers: str) -> Callable[..., Array]:
-    """Returns what `elementwise` binds, of arrays that do not wait."""
     single, extra = len(operands.split()) == 1, "".join([f", {kind} {name}" for name, kind in numbers.items()])
     kernels = {}
     for dtype in dtypes:
@@ -82,7 +75,7 @@ def elementwise_alone(op: Op, source: str | Path, operands: str, dtypes: Sequenc
         else:
             kernels[x.dtype](blocks(x.size, ITEMSIZE[x.dtype]), x, 0, xs[1], 0, y, x.size, *more)
         return y
-    return run
+    joined(op, run, numbers=given) if op.equation else op.impl("cuda")(run)
 
 
 _PAIR = "ptr a, {0} a_number, ptr b, {0} b_number, ptr y, i64 n"  # a number stands for a null pointer

@@ -20,7 +20,7 @@ from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.cuda.runtime.walk import BLOCKS, LONGEST, SUMMERS, Walk, walk
 from alpha.errors import DTypeError, message
-from alpha.fuse.chain import Chain, Function, Leaf, Value, gather, keep, recipe_of
+from alpha.fuse.chain import Chain, Function, Leaf, Value, gather
 from alpha.fuse.equation import Equation
 from alpha.fuse.places import WHOLE, Place, place_of, row_of
 from alpha.fuse.source import AS_PLANES, BOUNDED, GUARDED, PLAIN, PLANES, TYPES, head, source
@@ -160,23 +160,20 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
         return None
     shrinks = len(operands) == 1 and dtype == "float32" and equation is not None and equation.shrinks(numbers)
     if memory := lazy.reserve_for(shape, arrays, flush=False) if shrinks else None:
-        y = bounded(value, memory)
-        return y if keep(value, WHOLE) else lazy.offer(y, value)
+        return bounded(value, memory)
     shapes = [() if x.__class__ is Leaf else x.shape for x in operands]
     return lazy.chain(value, shape, shapes, write, alone)
 
 
 def bounded(value: Value, memory: lazy.Memory, hurries: bool = False) -> Any:
-    """Returns a value of float32 that waits for a reader who may have it written as planes.
+    """Returns a value of float32 that waits for a reader: one who has it written as planes, or makes it for itself.
 
     Args:
         memory: for it, with a bound of it in its header by the time that it is written.
         hurries: as of `lazy.defer`.
     """
     reads = [leaf.array for leaf in value.leaves(WHOLE) if isinstance(leaf.array, Array)]
-    y = lazy.defer(memory, reads, partial(_write_bounded, value), hurries)
-    y.derived.recipe = recipe_of(value, WHOLE)
-    return y
+    return lazy.offer(lazy.defer(memory, reads, partial(_write_bounded, value), hurries), value)
 
 
 def _write_bounded(value: Value, memory: lazy.Memory, planes: bool) -> None:
@@ -185,9 +182,10 @@ def _write_bounded(value: Value, memory: lazy.Memory, planes: bool) -> None:
     chain = gather([value], WHOLE, [value])
     chain = chain._replace(outputs=(len(chain.steps) - 1,))     # others that are alive are written by themselves
     if planes:
-        _pass_of(chain, value.size, value.row, form=AS_PLANES).launch(chain, [y], (header, lazy.flag_counter()))
-    guarded = _pass_of(chain, value.size, value.row, form=GUARDED)
-    guarded.launch(chain, [y], (flag,) if planes else (None,))
+        pass_ = _pass_of(chain, value.size, value.row, AS_PLANES, blocks=lazy.PLANE_WRITERS)
+        pass_.launch(chain, [y], (header, lazy.flag_counter()))
+    elements = _pass_of(chain, value.size, value.row, GUARDED, blocks=lazy.GUARDED if planes else 0)
+    elements.launch(chain, [y], (flag if planes else None,))
 
 
 # ---- the passes ------------------------------------------------------------------------------------------------------
@@ -208,6 +206,11 @@ class Numbers(NamedTuple):
     offset: int
     begin: Array | None
 
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Returns what a kernel gets."""
+        return tuple(self)
+
 
 class Pass(NamedTuple):
     """A kernel, how it walks, and the elements of a row."""
@@ -218,20 +221,20 @@ class Pass(NamedTuple):
 
     def launch(self, chain: Chain, arrays: Sequence[Array], more: Sequence[Any]) -> None:
         """Launches it; more: further arguments."""
-        given = [x for leaf in chain.leaves for x in _arguments(leaf.array)]
+        given = [x for leaf in chain.leaves for x in getattr(leaf.array, "arguments", (leaf.array,))]
         spans = [max(1, leaf.place.length // self.row) if leaf.place.kind == "row" else leaf.place.times
                  for leaf in chain.leaves if leaf.place is not None and leaf.place.kind in ("row", "gate")]
         numbers = [n for v in chain.steps for n in v.numbers]
         self.kernel(self.walk.grid, *given, *spans, *numbers, *arrays, *more, self.walk.block)
 
 
-def _arguments(x: Any) -> Sequence[Any]:
-    """Returns what a kernel gets for a leaf: an array, a number, random numbers, or planes."""
-    return x[:2] if x.__class__ is lazy.Planes else x if isinstance(x, Numbers) else (x,)
+def _pass_of(chain: Chain, size: int, row: int, form: str = PLAIN, sums: tuple[int, ...] = (), blocks: int = 0) -> Pass:
+    """Returns the pass of a chain.
 
-
-def _pass_of(chain: Chain, size: int, row: int, sums: tuple[int, ...] = (), form: str = PLAIN) -> Pass:
-    """Returns the pass of a chain.  sums: the numbers of the steps that are added up, see sums_of; form: as there."""
+    Args:
+        form: see `source`; sums: the numbers of the steps that are added up, see `sums_of`.
+        blocks: that are enough; 0: as many as there are otherwise.
+    """
     key = (tuple([(v.function, len(v.numbers), refs, v.dtype) for v, refs in zip(chain.steps, chain.refs)]),
            tuple([None if leaf.place is None else (leaf.place.kind, getattr(leaf.array, "dtype", ""))
                   for leaf in chain.leaves]),
@@ -243,7 +246,7 @@ def _pass_of(chain: Chain, size: int, row: int, sums: tuple[int, ...] = (), form
     n = 1 if sums and widest == 4 and row % 4 else gcd(row, most)  # in the order of batch_norm.cu
     if row == size:
         row = n  # a matrix of one column
-    limits = SUMMERS if sums else (lazy.PLANE_WRITERS,) if form == AS_PLANES else (WRITERS, LONGEST)
+    limits = SUMMERS if sums else (blocks,) if blocks else (WRITERS, LONGEST)
     return Pass(_kernel(*key, n, sums, form), walk(size // row, row // n, *limits), row)
 
 
@@ -258,8 +261,8 @@ def sums_of(v: Value, w: Value, row: int, written: Sequence[Value], spared: Sequ
         number of chunks.
     """
     chain = gather([v, w], WHOLE, written, spared)
-    pass_ = _pass_of(chain, v.size, row, tuple([[x is y for y in chain.steps].index(True) for x in (v, w)]),
-                     BOUNDED if header else PLAIN)
+    pass_ = _pass_of(chain, v.size, row, BOUNDED if header else PLAIN,
+                     tuple([[x is y for y in chain.steps].index(True) for x in (v, w)]))
     arrays = [empty((v.size,), chain.steps[k].dtype) for k in chain.outputs]
     sums = empty((3 if header else 2, row, pass_.walk.chunks), "float32")
     pass_.launch(chain, arrays, (sums, header) if header else (sums,))
