@@ -13,7 +13,7 @@ from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
 from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
 from alpha.cuda.lazy.operands import SMALL, flagged_count, operand
-from alpha.cuda.runtime import memory
+from alpha.cuda.runtime import memory, toolchain
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.activation import relu_grad
 from alpha.ops.norm import batch_norm_act, batch_norm_add_act, batch_norm_grad
@@ -147,12 +147,21 @@ def test_a_residual_in_any_form(form, launches):
     launches.clear()
     y = norm.call(residual)
     got, flag = held(planes(y))
-    native = form == "planes"  # as it is
-    assert ("apply_add_stored_planes" if native else "apply_add_planes") in launches and "planes_merge" not in launches
+    entry = f"chain{'_norm_relu' * (form == 'waiting')}_norm_add_relu"
+    assert launches[-2:] == [f"{entry}_planes", entry] and "planes_merge" not in launches
+    assert residual.array.derived.in_planes == (form == "planes"), "it is read as it is"
     assert flag == 0 and error(got, norm.y64(first.y64())) < 3e-7
     again = norm.call(residual)
     assert np.abs(again.numpy() - got).max() <= 2.0 ** -22 * np.abs(got).max()
-    assert native == ("apply_add_stored" in launches)
+    assert launches[-1] == entry
+
+
+def test_a_residual_is_added_to_elements_where_nothing_can_be_compiled(monkeypatch, launches):
+    first, norm = Norm(60, 24), Norm(60, 24)
+    wanted = norm.call(first.call()).numpy()
+    monkeypatch.setattr(toolchain, "can_compile", lambda: False)
+    y = norm.call(first.call())
+    assert type(y.array) is Array and y.numpy().tobytes() == wanted.tobytes() and launches[-1] == "apply_add_float32"
 
 
 def test_a_residual_that_nothing_bounds_is_added_as_ever():

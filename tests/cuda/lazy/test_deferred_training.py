@@ -90,9 +90,9 @@ def test_a_residual_network_splits_no_map(mode: str, no_products: None, launches
             step(alpha.tensor(x, device="cuda"), alpha.tensor(y, device="cuda"))
     norms = sum(isinstance(m, nn.BatchNorm2d) for m in model.modules())
     written = {name: sum(entry.startswith(name) and "planes" in entry for entry in launches)
-               for name in ("apply", "gradient")}
-    assert written["gradient"] == norms and written["apply"] == norms - 2, "float32: a shortcut, and what is pooled"
-    assert launches.count("relu_grad_float32") == 3 and launches.count("apply_add_stored_planes") == 2
+               for name in ("apply", "gradient", "chain_norm")}
+    assert written["gradient"] == norms and written["apply"] + written["chain_norm"] == norms - 2, "a shortcut, a mean"
+    assert launches.count("relu_grad_float32") == 4 and launches.count("chain_norm_add_relu_planes") == 2
     splits = [entry for entry in launches if entry.startswith("planes_split") and not entry.endswith("_all")]
     assert len(splits) <= 2, "of the images, for the first filters and their gradient"
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from alpha.cuda import lazy
 from alpha.cuda.lazy import Memory, Rows
 from alpha.cuda.ops.norm import chained
+from alpha.cuda.ops.pointwise.chain import can_chain
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, Shape, empty
@@ -34,9 +35,9 @@ _RUNNING_STATISTICS = per_dtype("batch_norm.cu", "running_statistics",
                                 "ptr running_mean, ptr running_var, ptr mean, ptr istd, i32 channels, f32 eps")
 _APPLY_BOUND = Kernel("batch_norm.cu", "apply_bound", "i64 rows, i32 channels, ptr gamma, ptr beta, ptr residual, "
                       "ptr header")
-_WRITTEN = f"{NORM}, ptr y, f32 floor, ptr flag, {WALK}"
-_APPLY = per_lanes("batch_norm.cu", "apply", f"ptr x, {_WRITTEN}")
-_APPLY_ADD = per_lanes("batch_norm.cu", "apply_add", f"ptr x, ptr residual, {_WRITTEN}")
+_WRITTEN = f"{NORM}, ptr y, f32 floor"
+_APPLY = per_lanes("batch_norm.cu", "apply", f"ptr x, {_WRITTEN}, ptr flag, {WALK}")
+_APPLY_ADD = per_lanes("batch_norm.cu", "apply_add", f"ptr x, ptr residual, {_WRITTEN}, {WALK}")
 _SUMS, _GRADIENT = (
     {relu: per_lanes("batch_norm.cu", entry + "_relu" * relu, f"ptr g, i64 pitch, ptr x, {NORM}, {rest}, {WALK}")
      for relu in (False, True)}
@@ -50,11 +51,7 @@ def _planes(entry: str, args: str) -> Kernel:
 
 
 _PLANES_WRITTEN = f"{NORM}, ptr y, ptr header, f32 floor, ptr lost_ranges"
-_STORED = "ptr x, ptr residual, ptr header_of_residual"
 _APPLY_PLANES = _planes("apply_planes", f"ptr x, {_PLANES_WRITTEN}, i64 columns, i64 begin, i32 blocks")
-_APPLY_ADD_PLANES = _planes("apply_add_planes", f"ptr x, ptr residual, {_PLANES_WRITTEN}")
-_APPLY_ADD_STORED_PLANES = _planes("apply_add_stored_planes", f"{_STORED}, {_PLANES_WRITTEN}")
-_APPLY_ADD_STORED = _planes("apply_add_stored", f"{_STORED}, {NORM}, ptr y, f32 floor, ptr flag")
 _SUMS_BOUND, _GRADIENT_PLANES = (
     {relu: _planes(entry + "_relu" * relu, f"ptr g, i64 pitch, ptr x, {NORM}, {rest}") for relu in (False, True)}
     for entry, rest in (("sums_bound", "ptr partial, ptr header"),
@@ -108,8 +105,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
     """Returns y, which may wait to be written, mean and istd."""
     residual, relu = epilogue
     bound = lazy.bound_of(residual)
-    waits = training and (residual is None or bound) and _may_wait(x, gamma, beta, residual)
-    memory = lazy.reserve(x.shape) if waits else None
+    memory = _reserve_y(x, gamma, beta, residual) if training else None
     mean, istd = empty(x.shape[-1:], "float32"), empty(x.shape[-1:], "float32")
     parameters = running_mean.dtype if running_mean else "float32"
     if training:
@@ -131,8 +127,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
 def batch_norm_apply_cuda(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array,
                           residual: Array | None, *, activation: str | None, training: bool) -> Array:
     bound = lazy.bound_of(residual)
-    waits = training and (residual is None or bound) and _may_wait(x, gamma, beta, residual)
-    memory = lazy.reserve(x.shape) if waits else None
+    memory = _reserve_y(x, gamma, beta, residual) if training else None
     if memory:
         _APPLY_BOUND(1, prod(x.shape[:-1]), mean.size, gamma, beta, bound, memory.scale)
     return _result(memory, x, Norm.of(gamma, beta, mean, istd), residual, activation == "relu")
@@ -141,10 +136,12 @@ def batch_norm_apply_cuda(x: Array, gamma: Array | None, beta: Array | None, mea
 def _result(memory: lazy.Memory | None, x: Array, norm: Norm, residual: Array | None, relu: bool) -> Array:
     """Returns y: one that waits, if there is memory with a bound of it."""
     floor = 0.0 if relu else -inf
+    if memory and residual:
+        return chained.bounded_join(x, norm, relu, residual, memory)
     if memory:
-        join = None if residual else partial(_join_y, x, norm, floor, memory.elements)
-        y = lazy.defer(memory, (x, *norm.arrays, residual), partial(_write_y, x, norm, residual, floor), join=join)
-        return lazy.offer(y, None if residual else chained.value_of(x, norm, relu))
+        y = lazy.defer(memory, (x, *norm.arrays), partial(_write_y, x, norm, floor),
+                       join=partial(_join_y, x, norm, floor, memory.elements))
+        return lazy.offer(y, chained.value_of(x, norm, relu))
     given = (x, *chained.inputs(norm), *([residual] if residual else ()))
     y = chained.applied(given, relu, partial(_apply_alone, relu, norm.wide))
     return _apply_alone(relu, norm.wide, *given) if y is None else y
@@ -158,27 +155,27 @@ def _apply_alone(relu: bool, wide: bool, x: Array, mean: Array, istd: Array, gam
     return y
 
 
+def _reserve_y(x: Array, gamma: Array | None, beta: Array | None, residual: Array | None) -> lazy.Memory | None:
+    """Returns memory for y that may be read as planes; None where it may not."""
+    bounded = residual is None or (lazy.bound_of(residual) is not None and can_chain())
+    return lazy.reserve(x.shape) if bounded and _may_wait(x, gamma, beta, residual) else None
+
+
 def _may_wait(*arrays: Array | None) -> bool:
     """Tells whether a result like the first of arrays, of which it is computed, may be read as planes."""
     x = arrays[0]
     return x.dtype == "float32" and x.shape[-1] % 8 == 0 and lazy.planes_are_read() and lazy.can_wait(*arrays)
 
 
-def _write_y(x: Array, norm: Norm, residual: Array | None, floor: float, memory: Memory, planes: bool) -> None:
+def _write_y(x: Array, norm: Norm, floor: float, memory: Memory, planes: bool) -> None:
     """Writes y as planes, or its elements; as elements too where planes turn out not to hold it."""
     y, header, flag = memory
     if not planes:
-        _apply(x, norm, residual, floor, y)
+        _apply(x, norm, None, floor, y)
         return
     _, _, w = _matrix(x.shape, x.dtype, lazy.PLANE_WRITERS)
-    rest = *norm, y, header, floor, lazy.flag_counter()
-    if residual is None:
-        _APPLY_PLANES(w.grid, x, *rest, x.shape[-1], 0, w.grid, w.block)
-    elif (held := lazy.split_view(residual))[1]:
-        _APPLY_ADD_STORED_PLANES(w.grid, x, *held, *rest, w.block)
-    else:
-        _APPLY_ADD_PLANES(w.grid, x, residual, *rest, w.block)
-    _apply(x, norm, residual, floor, y, flag, lazy.GUARDED)
+    _APPLY_PLANES(w.grid, x, *norm, y, header, floor, lazy.flag_counter(), x.shape[-1], 0, w.grid, w.block)
+    _apply(x, norm, None, floor, y, flag, lazy.GUARDED)
 
 
 def _join_y(x: Array, norm: Norm, floor: float, y: Array, whole: Memory, rows: Rows | None) -> None:
@@ -192,15 +189,12 @@ def _join_y(x: Array, norm: Norm, floor: float, y: Array, whole: Memory, rows: R
 
 def _apply(x: Array, norm: Norm, residual: Array | None, floor: float, y: Array, flag: Array | None = None,
            blocks: int = WRITERS) -> None:
-    """Writes the elements of y, if there is no flag, or it is set."""
+    """Writes the elements of y; without a residual, if there is no flag, or it is set."""
     _, kind, w = _matrix(x.shape, x.dtype, blocks)
-    rest = *norm, y, floor, flag, w.block
     if residual is None:
-        _APPLY[kind](w.grid, x, *rest)
-    elif (held := lazy.split_view(residual))[1]:
-        _APPLY_ADD_STORED(w.grid, x, *held, *rest)
+        _APPLY[kind](w.grid, x, *norm, y, floor, flag, w.block)
     else:
-        _APPLY_ADD[kind](w.grid, x, residual, *rest)
+        _APPLY_ADD[kind](w.grid, x, residual, *norm, y, floor, w.block)
 
 
 @ops.batch_norm_grad.impl("cuda")

@@ -146,8 +146,7 @@ INLINE void finalize_sums(const float *__restrict__ partial, const P *gamma, con
               if (flag && !*flag) return; \
               apply<T, N, false>(x, Nothing(), norm, Results<T, N>{y}, floor, w, BACKWARDS, 1)) \
   ALPHA_ENTRY(apply_add##suffix, BOUNDS(N), (const T *x, const T *residual, const Norm<T> norm, T *y, float floor, \
-                                             const int *flag, const Walk w), \
-              if (flag && !*flag) return; \
+                                             const Walk w), \
               const Elements<T, N> more{residual}; \
               apply<T, N, false>(x, more, norm, Results<T, N>{y}, floor, w, BACKWARDS, 1)) \
   BACKWARD(T, suffix, N, false) \

@@ -34,13 +34,6 @@ using WideNorm = Norm<float>;
 BACKWARD(, false)
 BACKWARD(_relu, true)
 
-template <class Residual>
-INLINE void apply_planes_of(const float *x, const Residual &residual, const WideNorm &norm, void *y,
-                            OperandHeader *header, float floor, int *lost_ranges, const Walk &w) {
-  PlaneWriter out(y, w.rows * w.columns * 4, header);
-  apply<float, 4, false>(x, residual, norm, out, floor, w, BACKWARDS, 1);
-  out.finish(header, lost_ranges);
-}
 // The rows of y are those of a matrix of `columns`, from `begin` on; blocks: of all launches that write this.
 ALPHA_ENTRY(apply_planes, BOUNDS, (const float *x, const WideNorm norm, void *y, OperandHeader *header, float floor,
                                    int *lost_ranges, i64 columns, i64 begin, int blocks, const Walk w),
@@ -48,19 +41,3 @@ ALPHA_ENTRY(apply_planes, BOUNDS, (const float *x, const WideNorm norm, void *y,
             const Among among{columns, begin};
             apply<float, 4, false>(x, Nothing(), norm, out, floor, w, BACKWARDS, 1, among);
             out.finish(header, lost_ranges, blocks))
-ALPHA_ENTRY(apply_add_planes, BOUNDS, (const float *x, const float *residual, const WideNorm norm, void *y,
-                                       OperandHeader *header, float floor, int *lost_ranges, const Walk w),
-            const Elements<float, 4> more{residual};
-            apply_planes_of(x, more, norm, y, header, floor, lost_ranges, w))
-ALPHA_ENTRY(apply_add_stored_planes, BOUNDS,
-            (const float *x, const void *residual, const OperandHeader *stored, const WideNorm norm, void *y,
-             OperandHeader *header, float floor, int *lost_ranges, const Walk w),
-            const Stored more(residual, stored, w.rows * w.columns * 4);
-            apply_planes_of(x, more, norm, y, header, floor, lost_ranges, w))
-// y as elements; flag as in batch_norm.cu
-ALPHA_ENTRY(apply_add_stored, BOUNDS, (const float *x, const void *residual, const OperandHeader *stored,
-                                       const WideNorm norm, float *y, float floor, const int *flag, const Walk w),
-            if (flag && !*flag) return;
-            const Stored more(residual, stored, w.rows * w.columns * 4);
-            const Results<float, 4> out{y};
-            apply<float, 4, false>(x, more, norm, out, floor, w, BACKWARDS, 1))

@@ -13,7 +13,7 @@ from typing import Any
 
 from alpha.config import config
 from alpha.cuda import lazy
-from alpha.cuda.ops.pointwise.chain import bounded, may_wait, sums_of, wait, write
+from alpha.cuda.ops.pointwise.chain import bounded, can_chain, may_wait, sums_of, wait, whole, write
 from alpha.cuda.runtime.memory import Array
 from alpha.fuse.chain import Function, Leaf, Value, made_again
 from alpha.fuse.places import WHOLE, Place
@@ -55,9 +55,21 @@ def applied(given: Sequence[Any], relu: bool, alone: Callable[..., Array]) -> Ar
 
 def value_of(x: Array, norm: Any, relu: bool) -> Value | None:
     """Returns what y of x is to chains, where its own pass writes it in another form than theirs."""
-    if not may_wait(x.size):
+    if not can_chain():
         return None
     return Value(_APPLIED[relu, False], (Leaf(x, WHOLE), *_leaves(norm)), (), x.dtype, x.size, x.shape[-1])
+
+
+def bounded_join(x: Array, norm: Any, relu: bool, residual: Array, memory: lazy.Memory) -> Array:
+    """Returns y of x and a residual, which may be read as planes.  memory: with a bound of it."""
+    def join(of: Value | Leaf) -> Value:
+        return Value(_APPLIED[relu, True], (Leaf(x, WHOLE), *_leaves(norm), of), (), x.dtype, x.size, x.shape[-1])
+    value = join(whole(residual))
+    of = value.inputs[-1]
+    if isinstance(of, Value) and (of.row not in (0, x.shape[-1]) or not value.fits(WHOLE)):
+        lazy.write_for(residual, "float32")     # as a chain of its own
+        value = join(Leaf(residual, WHOLE))
+    return bounded(value, memory)
 
 
 def sums(g: Array, x: Array, norm: Any, relu: bool, header: Array | None) -> tuple[Value, Array, int] | None:

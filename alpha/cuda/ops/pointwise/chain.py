@@ -72,6 +72,22 @@ def may_wait(size: int) -> bool:
     return (size >= LEAST or (lazy.is_inferring() and size > 0)) and config.fuse
 
 
+def can_chain() -> bool:
+    """Tells whether chains are made, and can be compiled here."""
+    return config.fuse and toolchain.can_compile()
+
+
+def whole(x: Array) -> Value | Leaf:
+    """Returns what an array of all elements is to a chain: a value, or what is there, planes or elements."""
+    value = lazy.value_of(x)
+    if value is not None:
+        return value
+    planes = lazy.planes_of(x)
+    if planes is None:
+        lazy.write_for(x, "float32")    # now, as elements: later somebody may have it written as planes
+    return Leaf(planes or x, WHOLE)
+
+
 def _result(operands: Sequence[Any]) -> tuple[Shape, str]:
     """Returns the shape of a result, and the dtype of the operands that are no conditions: "" if all are."""
     arrays = [x for x in operands if isinstance(x, Array)]
@@ -137,16 +153,14 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
         place = place_of(x.shape, shape)
         if place is None:
             return None
-        value = lazy.value_of(x) if place is WHOLE else None
-        if value is None:
-            planes = lazy.planes_of(x) if place is WHOLE else None
-            if planes is None:
-                lazy.write_for(x, "float32")    # now, as elements: later somebody may have it written as planes
-            inputs.append(Leaf(planes or x, place))
-            places.append(place)
+        if place is WHOLE:
+            found = whole(x)
         else:
-            inputs.append(value)
-            inner.append(value)
+            lazy.write_for(x, "float32")
+            found = Leaf(x, place)
+        inputs.append(found)
+        inner += [found] if isinstance(found, Value) else []
+        places += [] if isinstance(found, Value) else [place]
     row = row_of(places, inner, size)
     value = Value(code, inputs, numbers, dtype, size, row or 0)
     if inner and (row is None or not value.fits(WHOLE)):
