@@ -86,7 +86,8 @@ def _convolution(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
         steps = _direct(plan, call, desc, operands)
     else:
         plan.note(call, _describe(call, "convolution by Winograd"))
-        steps = [*_residual(plan, call), _winograd(plan, other.way, desc, call, operands, k)]
+        steps = [*_residual(plan, call), *(_winograd(plan, other.way, one, call, operands, k, first=first, read=read)
+                                           for one, read, first in winograd.groups(desc))]
     needed = zeros_needed(desc, call.attrs["algorithm"], other.way if other else Way("direct"))
     if steps and config.conv_sparsity and needed <= 1:
         steps[-1] = _either(plan, x, needed, _sparse(plan, desc, call, operands, k), steps[-1])
@@ -193,11 +194,11 @@ def _panels(plan: CpuPlan, call: Call, levels: np.ndarray, operands: tuple[Any, 
 
 
 def _winograd(plan: CpuPlan, way: Way, desc: ConvDesc, call: Call, operands: tuple[Any, ...], k: int,
-              out: Any = None, first: int = 0) -> Step:
-    """first: the channel of y that is desc's first, if those of desc are a part of them."""
+              out: Any = None, first: int = 0, read: int = 0) -> Step:
+    """first, read: the channels of y and x that are desc's first, if those of desc are a part of them."""
     x, w, bias, y = operands
     library, channels = native.loaded(), y.shape[3] if out is None else desc.oc
-    shape, points = winograd.tables("fprop", way, desc, channels)
+    shape, points = winograd.tables("fprop", way, desc, x.shape[3], channels)
     shape = shape.copy()
     plan.kept += [shape, points]
     of_map, table = native.ptr(shape), native.ptr(points)
@@ -209,8 +210,9 @@ def _winograd(plan: CpuPlan, way: Way, desc: ConvDesc, call: Call, operands: tup
     to = plan.pointer(y) if out is None else out
     arguments = of_map, table, plan.pointer(x), filters, plan.pointer(bias), to, work
     flags = call.attrs.get("activation") == "relu", call.residual is not None
-    if first:
-        return lambda: library.winograd_run(*arguments[:4], *(_further(a, first) for a in arguments[4:6]), work, *flags)
+    if first or read:
+        return lambda: library.winograd_run(*arguments[:2], _further(arguments[2], read), filters,
+                                            *(_further(a, first) for a in arguments[4:6]), work, *flags)
     if call.op.name == "conv_relu_pool" and out is None:
         return partial(library.winograd_pool, *arguments)
     return partial(library.winograd_run, *arguments, *flags)

@@ -61,7 +61,7 @@ def _machine(direct: float, product: float, spectral: float, transform: float, f
         nbytes[f"winograd filters, {level}"] = nbytes[level] / winograd_filters
         nbytes[f"fft filters, {level}"] = nbytes[level] / fft_filters
     flops, nbytes = ({key: rate * 1e9 for key, rate in rates.items()} for rates in (flops, nbytes))
-    return Machine(Rates(flops, nbytes, 2e-5, 0.0), auto)
+    return Machine(Rates(flops, nbytes, 2e-5, 0.0), auto, ("winograd",) if auto else ())
 
 
 # By the lanes of a vector: AVX-512, AVX and AVX2, others. One core of a Zen 5 (the first two) under two threads, and
@@ -144,7 +144,7 @@ def _chosen(pass_name: str, desc: ConvDesc, request: Request, machine: str, limi
         return None
     if way.name in ("im2col", "strassen"):
         return Chosen(way, getattr(products, pass_name) if way.name == "im2col" else _STRASSEN[pass_name], False)
-    compiled = machine != "numpy" and desc.groups == 1
+    compiled = machine != "numpy" and (desc.groups == 1 or way.name == "winograd")
     if way.name == "sparse":
         return Chosen(way, getattr(sparse if compiled else sparse_numpy, pass_name), compiled)
     module = tiles if not compiled else winograd if way.name == "winograd" else fft

@@ -1,12 +1,14 @@
 """Calls of the compiled Winograd kernels (alpha/cpu/kernels/winograd/winograd.cpp); arrays are C-contiguous float32.
 
 Ask native.usable first. With a dilation d, of which the padding is a multiple, every d-th pixel is a map of its own.
-y, g and dx may be wider than the convolution says: `first` is then the first of their channels that is meant.
+y and g may be wider than the convolution says: `first` is then the first of their channels that is meant. So the groups
+of a convolution are one after the other, each of them some of the channels of x and y.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 
 from alpha.cpu import native
 from alpha.cpu.memory import empty
-from alpha.ops.algorithms.family import Way
+from alpha.ops.algorithms.family import Way, one_group
 from alpha.ops.algorithms.tile_transform import Winograd
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
@@ -26,28 +28,40 @@ _FIRST = np.zeros(1, np.int64)   # of the only level
 def fprop(way: Way, desc: ConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None,
           relu: bool = False, first: int = 0) -> None:
     """y = x * w (+ bias), then max(y, 0) if relu."""
-    _forward(_map("fprop", way, desc, y.shape[3]), way, desc, _ptr(x), w, _ptr(y, first), bias, relu, False, False)
+    for one, i, o in groups(desc):
+        _forward(_map("fprop", way, one, x.shape[3], y.shape[3]), way, one, _ptr(x, i), _filters(w, o),
+                 _ptr(y, first + o), _ptr(bias, o), relu, False, False)
 
 
 def dgrad(way: Way, desc: ConvDesc, g: Array, w: Array, dx: Array, first: int = 0, add: bool = False) -> None:
     """dx = the gradient with respect to x, which is fprop of g with turned filters; if add, dx += that."""
-    _forward(_map("dgrad", way, desc, g.shape[3]), way, desc, _ptr(g, first), w, _ptr(dx), None, False, True, add)
+    for one, i, o in groups(desc):
+        _forward(_map("dgrad", way, one, dx.shape[3], g.shape[3]), way, one, _ptr(g, first + o), _filters(w, o),
+                 _ptr(dx, i), None, False, True, add)
 
 
 def wgrad(way: Way, desc: ConvDesc, x: Array, g: Array, dw: Array, first: int = 0) -> None:
     """dw = the gradient with respect to w."""
-    _wgrad(_map("wgrad", way, desc, g.shape[3]), _FIRST, _table(way, desc), x, _ptr(g, first), dw)
+    for one, i, o in groups(desc):
+        of_map = _map("wgrad", way, one, x.shape[3], g.shape[3])
+        _wgrad(of_map, _FIRST, _table(way, one), _ptr(x, i), _ptr(g, first + o), _filters(dw, o))
+
+
+def groups(desc: ConvDesc) -> Iterator[tuple[ConvDesc, int, int]]:
+    """Yields the convolution of each group, and its first channels of x and of y."""
+    one = one_group(desc) if desc.groups > 1 else desc
+    return ((one, k * one.ic, k * one.oc) for k in range(desc.groups))
 
 
 def levels_wgrad(way: Way, desc: CoConvDesc, x: Array, g: Array, dw: Array) -> None:
     """dw of all levels of a contextual convolution, of one way."""
-    _wgrad(*_levels("wgrad", way, desc), _table(way, desc.levels[0][1]), x, _ptr(g), dw)
+    _wgrad(*_levels("wgrad", way, desc), _table(way, desc.levels[0][1]), _ptr(x), _ptr(g), _ptr(dw))
 
 
-def _wgrad(base: Array, firsts: Array, table: Array, x: Array, g: Any, dw: Array) -> None:
+def _wgrad(base: Array, firsts: Array, table: Array, x: Any, g: Any, dw: Any) -> None:
     library, shapes = native.loaded(), base.copy()
     work = empty((library.winograd_wgrad_floats(_ptr(shapes), len(firsts)),))
-    library.winograd_wgrad(_ptr(shapes), len(firsts), _ptr(firsts), _ptr(table), _ptr(x), g, _ptr(dw), _ptr(work))
+    library.winograd_wgrad(_ptr(shapes), len(firsts), _ptr(firsts), _ptr(table), x, g, dw, _ptr(work))
 
 
 def levels(pass_name: str, way: Way, desc: CoConvDesc, source: Array, w: Array, out: Array, bias: Array | None = None,
@@ -70,29 +84,31 @@ def pool(way: Way, desc: ConvDesc, x: Array, w: Array, bias: Array | None, y: Ar
     library.winograd_pool(_ptr(shape), _ptr(points), _ptr(x), _ptr(filters), _ptr(bias), _ptr(y), _ptr(work))
 
 
-def _forward(base: Array, way: Way, desc: ConvDesc, x: Any, w: Array, y: Any,
-             bias: Array | None, relu: bool, turned: bool, add: bool) -> None:
+def _forward(base: Array, way: Way, desc: ConvDesc, x: Any, w: Any, y: Any, bias: Any, relu: bool, turned: bool,
+             add: bool) -> None:
     library, shape = native.loaded(), base.copy()
     work = empty((library.winograd_floats(_ptr(shape)),))
-    library.winograd_forward(_ptr(shape), _ptr(_table(way, desc)), x, _ptr(w), _ptr(bias), y, _ptr(work), relu, turned,
-                             add)
+    library.winograd_forward(_ptr(shape), _ptr(_table(way, desc)), x, w, bias, y, _ptr(work), relu, turned, add)
 
 
 @lru_cache(maxsize=4096)
-def _map(pass_name: str, way: Way, desc: ConvDesc, channels: int) -> Array:
-    """Returns Map of winograd.hpp, without the number of threads.  channels: from a pixel of y or g to the next."""
+def _map(pass_name: str, way: Way, desc: ConvDesc, of_x: int, of_y: int) -> Array:
+    """Returns Map of winograd.hpp, without the number of threads.
+
+    of_x, of_y: channels from a pixel of x or dx to the next, and of y or g.
+    """
     h, w, r, d = desc.h, desc.w, desc.h.f, desc.h.d
     x, y, padding = (h.i, w.i, desc.ic), (h.o, w.o, desc.oc), (h.p // d, w.p // d)
     if pass_name == "dgrad":
         padding = r - 1 - padding[0], r - 1 - padding[1]
-        return np.array([desc.n, *y, *x, *padding, way.tile, r, d, channels, desc.ic, 0], np.int64)
-    return np.array([desc.n, *x, *y, *padding, way.tile, r, d, desc.ic, channels, 0], np.int64)
+        return np.array([desc.n, *y, *x, *padding, way.tile, r, d, of_y, of_x, 0], np.int64)
+    return np.array([desc.n, *x, *y, *padding, way.tile, r, d, of_x, of_y, 0], np.int64)
 
 
 @lru_cache(maxsize=1024)
 def _levels(pass_name: str, way: Way, desc: CoConvDesc) -> tuple[Array, Array]:
     """Returns the maps of all levels, one behind the other, and the first channel of each."""
-    maps = [_map(pass_name, way, level, desc.y_shape[3]) for _, level in desc.levels]
+    maps = [_map(pass_name, way, level, desc.x_shape[3], desc.y_shape[3]) for _, level in desc.levels]
     return np.concatenate(maps), np.array([first for first, _ in desc.levels], np.int64)
 
 
@@ -105,12 +121,17 @@ def _table(way: Way, desc: ConvDesc) -> Array:
     return _tile_table(way.tile, desc.h.f)
 
 
-def tables(pass_name: str, way: Way, desc: ConvDesc, channels: int = 0) -> tuple[Array, Array]:
+def tables(pass_name: str, way: Way, desc: ConvDesc, of_x: int = 0, of_y: int = 0) -> tuple[Array, Array]:
     """Returns the map, without the number of threads, and the transform's matrices, as the kernels take them.
 
-    channels: of y or g, if those of desc are a part of them.
+    of_x, of_y: channels of x and of y or g, if those of desc are a part of them.
     """
-    return _map(pass_name, way, desc, channels or desc.oc), _table(way, desc)
+    return _map(pass_name, way, desc, of_x or desc.ic, of_y or desc.oc), _table(way, desc)
+
+
+def _filters(w: Array, first: int) -> Any:
+    """Returns the address of the filters of channels out from `first` on."""
+    return _ptr(w, first * (w.size // len(w)))
 
 
 def _ptr(a: Array | None, first: int = 0) -> Any:

@@ -13,6 +13,7 @@ exchanged, over the tiles of the input; wgrad sums over tiles.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
@@ -53,11 +54,13 @@ class Machine(NamedTuple):
     Attributes:
         rates: what it does in a second.
         auto: the names that a free choice may take beside direct; all that it has may be named.
+        grouped: the names that compute the groups of a convolution one after the other.
         least_channels, least_tiles: what a transformed algorithm needs to be taken where the choice is free.
     """
 
     rates: Rates
     auto: tuple[str, ...]
+    grouped: tuple[str, ...] = ()
     least_channels: int = 32
     least_tiles: int = 64
 
@@ -74,8 +77,13 @@ class Choice(NamedTuple):
                          for way, time, reason in self.options)
 
 
-def mismatch(name: str, desc: ConvDesc) -> str:
-    """Returns why an algorithm cannot compute a convolution, "" if it can."""
+def one_group(desc: ConvDesc) -> ConvDesc:
+    """Returns the convolution of one of the groups."""
+    return replace(desc, ic=desc.ic // desc.groups, oc=desc.oc // desc.groups, groups=1)
+
+
+def mismatch(name: str, desc: ConvDesc, grouped: tuple[str, ...] = ()) -> str:
+    """Returns why an algorithm cannot compute a convolution, "" if it can.  grouped: as of Machine."""
     if name in ("direct", "im2col"):
         return ""
     if name == "strassen":
@@ -88,7 +96,7 @@ def mismatch(name: str, desc: ConvDesc) -> str:
             return f"{what} {pair}, which must be (1, 1)"
     f = desc.h.f, desc.w.f
     if name == "winograd":
-        if desc.groups > 1:
+        if desc.groups > 1 and name not in grouped:
             return f"groups={desc.groups}, which must be 1"
         if f not in ((3, 3), (5, 5)):
             return f"filters of {f} taps, which must be (3, 3) or (5, 5)"
@@ -165,6 +173,10 @@ def outer_at_a_time(way: Way, t: Tiles, depthwise: bool) -> int:
 @lru_cache(maxsize=4096)
 def cost_of(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
     """Returns what a way to compute a pass takes.  For one that can compute it."""
+    if way.name == "winograd" and desc.groups > 1:
+        one = cost_of(way, pass_name, one_group(desc))
+        return one._replace(stages=tuple([stage._replace(work=desc.groups * stage.work,
+                                                         nbytes=desc.groups * stage.nbytes) for stage in one.stages]))
     if way.name in ("winograd", "fft"):
         return _transformed(way, pass_name, desc)
     x, y, w = (4 * n for n in _sizes(desc))
@@ -298,7 +310,7 @@ def choose(pass_name: str, desc: ConvDesc, request: Request, machine_key: str, l
     named = () if request.name == "auto" else (request.name,)
     options: list[tuple[Way, float, str]] = []
     for name in named or ("direct", *machine.auto):
-        why = mismatch(name, desc)
+        why = mismatch(name, desc, machine.grouped)
         for way in () if why else ways(name, desc):
             cost = cost_of(way, pass_name, desc)
             reason = limits(cost, promise, limit) or (
@@ -335,7 +347,7 @@ def too_small(way: Way, pass_name: str, desc: ConvDesc, least_channels: int, lea
     """Returns why a transformed algorithm is not taken where the choice is free, "" if it may be."""
     if way.name not in ("winograd", "fft"):
         return ""
-    t = tiles_of(way, pass_name, desc)
+    t = tiles_of(way, pass_name, one_group(desc) if way.name == "winograd" else desc)
     if min(t.inner, t.outer) < least_channels:
         return f"is not taken below {least_channels} channels"
     least_tiles //= 2 if pass_name == "wgrad" else 1    # filters are not read for tiles there, but written, once
