@@ -71,6 +71,19 @@ def test_a_network_gives_what_its_forward_pass_gives(name, batch, kernels):
         assert NETWORKS[name] == 0 or not any(what.startswith("norm") for _, what in run.report().launches)
 
 
+@pytest.mark.parametrize("relu", [True, False])
+def test_groups_of_a_convolution_by_winograd(relu, kernels):
+    if not kernels:
+        pytest.skip("NumPy's Winograd has no groups")
+    model = nn.Sequential(nn.Conv2d(3, 96, 3, padding=1),
+                          nn.Conv2d(96, 64, 3, padding=1, groups=2, algorithm="winograd"),
+                          nn.ReLU() if relu else nn.Identity(), nn.Conv2d(64, 5, 1))
+    run = alpha.inference(model.eval(), image(2, 12, 12, 3))
+    x = image(2, 12, 12, 3, seed=1)
+    assert_close(run(x), plain(model, x))
+    assert "convolution by Winograd + bias" in str(run.report().launches)
+
+
 class Block(nn.Module):
     """conv, norm, relu written out, and a residual by +."""
 

@@ -63,6 +63,23 @@ def test_each_remainder_of_tiles_and_channels(m, r, channels):
             assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("m, r", WINOGRAD_ERRORS)
+@pytest.mark.parametrize("channels, groups", [((6, 10), 2), ((48, 32), 2), ((66, 99), 3), ((256, 128), 4)], ids=str)
+def test_groups_are_some_of_the_channels(m, r, channels, groups):
+    """With a bias, and with what is there already, which belong to some of them, too."""
+    case = Case("", 3, (6, 11), *channels, (r, r), padding=(r // 2, 0), groups=groups)
+    x, w, g = arrays(case)
+    for got, expected in zip(passes(winograd, Way("winograd", m), case, x, w, g), oracle(case, x, w, g)):
+        assert error(got, expected) <= WINOGRAD_ERRORS[m, r]
+        assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()
+    b, dx, y = np.arange(case.oc, dtype=np.float32) - 4, x.copy(), np.empty_like(g)
+    winograd.fprop(Way("winograd", m), case.desc, x, w, y, b, True)
+    winograd.dgrad(Way("winograd", m), case.desc, g, w, dx, add=True)
+    forward, backward, _ = oracle(case, x, w, g)
+    assert error(y, np.maximum(forward + b, 0)) <= WINOGRAD_ERRORS[m, r]
+    assert error(dx, x + backward) <= WINOGRAD_ERRORS[m, r]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_sums_of_many_channels_are_made_for_a_part_of_the_outputs_at_a_time(threads):
     """36 sums for each of 512 x 300 pairs of channels are 21 MiB; V and Y take 7."""
@@ -174,6 +191,8 @@ def test_auto_takes_winograd_where_it_is_ahead_and_nowhere_else(machine, pass_na
                  square("", 2, 8, 64, 64, 3, 1, 1), square("", 8, 32, 64, 64, 3, 1, 1, 1, 64)):
         assert choice(case) == "direct", case
     assert choice(square("", 1, 56, 64, 64, 31, 1, 15)) == "fft[64]"
+    assert choice(square("", 8, 32, 512, 512, 3, 1, 1, 1, 8)) == "winograd[4]", "groups of 64 channels"
+    assert choice(square("", 8, 32, 512, 512, 3, 1, 1, 1, 32)) == "direct", "of 16"
 
 
 def test_auto_without_kernels_is_direct():
