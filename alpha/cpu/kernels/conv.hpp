@@ -109,7 +109,7 @@ INLINE void for_each_tile(const Geometry& g, const AxisClass& row, const AxisCla
 
 // Parts of the rows have some so many pixels, beside which writing and adding partial sums is cheap; and they make so
 // many jobs at most.
-constexpr int64_t PART_PIXELS = 4096, MOST_JOBS = 16;
+constexpr int64_t PART_PIXELS = 512, MOST_JOBS = 16;
 
 // How many parts the rows of a filter gradient are cut into, where there are `jobs` without: a power of two, as numbers
 // of threads are, or fewer.

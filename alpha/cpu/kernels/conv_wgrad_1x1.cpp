@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr int64_t PANEL = 96, GRADIENTS = 48, MOST_PARTS = 8, LEAST_PIXELS = 16;
+constexpr int64_t PANEL = 96, GRADIENTS = 48, MOST_PARTS = 8, LEAST_PIXELS = 16, LEAST_UNEVEN = 1024;
 constexpr int64_t SUM_BYTES = 4 << 20, SHARE_BYTES = 384 * 1024;  // of all partial sums, and of those of a job
 constexpr int64_t LEAST_OUTPUTS = 24;
 
@@ -93,7 +93,7 @@ void add_rows(const Geometry& g, const Cut& cut, int64_t part, int64_t first, in
 // Few pixels, unless sums are dw and tiles wide, or so many sums that they fit no cache are as well off with wgrad_per_tap.
 bool suits_one_tap(const Geometry& g) {
   return g.taps() == 1 && g.groups == 1 && g.row_ranges->count == g.out_h && g.col_ranges->count == g.out_w &&
-         g.n * g.out_h * g.out_w >= (g.in_c % LANES || g.in_c < TILE_WIDTH ? PART_PIXELS / 4 : LEAST_PIXELS) &&
+         g.n * g.out_h * g.out_w >= (g.in_c % LANES || g.in_c < TILE_WIDTH ? LEAST_UNEVEN : LEAST_PIXELS) &&
          g.in_c * g.out_c * int64_t(sizeof(float)) <= 3 * SUM_BYTES;
 }
 
