@@ -31,22 +31,22 @@ KEY = ("model", "batch", "units", "lr")
 BOUND = 1e-4    # of the differences, see apart
 
 
-def nudge(net: Any) -> None:
+def nudge(net: Any, seed: int) -> None:
     """Moves every weight by a unit in its last place, up or down."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     state = {name: t.numpy() for name, t in net.state_dict().items()}
     net.load_state_dict({name: (a * (1 + rng.choice((-1, 1), a.shape) * 2.0 ** -24)).astype(a.dtype)
                          if a.dtype == np.float32 else a for name, a in state.items()})
 
 
-def losses(model: str, batch: int, steps: int, lr: float, device: str, algorithm: str, nudged: bool = False
-           ) -> list[float]:
-    """Returns the losses of the first steps."""
+def losses(model: str, batch: int, steps: int, lr: float, device: str, algorithm: str,
+           nudged: int | None = None) -> list[float]:
+    """Returns the losses of the first steps.  nudged: a seed by which weights are moved, see `nudge`."""
     alpha.manual_seed(0)
     with alpha.config(conv_algorithm=algorithm):
         net = models.create(model)
-        if nudged:
-            nudge(net)
+        if nudged is not None:
+            nudge(net, nudged)
         side = AlphaSide(net, image_batches(batch), device, "fp32")
         for group in side.optimizer.param_groups:
             group["lr"] = lr
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         with alpha.config(tensor_cores=not args.fma):
             found = {name: losses(model, args.batch_size, args.steps, args.lr, args.device, name)
                      for name in ("auto", "direct")}
-            found["nudged"] = losses(model, args.batch_size, args.steps, args.lr, args.device, "direct", True)
+            found["nudged"] = losses(model, args.batch_size, args.steps, args.lr, args.device, "direct", nudged=0)
             units = units_of(args.device, args.fma)
         worst, nudged = (apart(found[name], found["direct"]) for name in ("auto", "nudged"))
         results.record(file, facts, {"model": model, "batch": args.batch_size, "units": units, "lr": args.lr,

@@ -118,7 +118,7 @@ def test_losses_of_auto_stand_beside_those_of_direct(tmp_path, capsys):
 def test_a_nudge_is_a_unit_in_the_last_place_of_every_weight():
     net, same = models.create("lenet5"), models.create("lenet5")
     same.load_state_dict(net.state_dict())
-    algorithm_losses.nudge(net)
+    algorithm_losses.nudge(net, 0)
     for a, b in zip(net.parameters(), same.parameters()):
         a, b = a.numpy(), b.numpy()
         assert np.array_equal(np.abs(a - b)[b != 0] <= 2.0 ** -23 * np.abs(b)[b != 0], (a != b)[b != 0])
