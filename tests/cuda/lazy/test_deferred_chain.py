@@ -169,7 +169,7 @@ def residual() -> nn.Module:
 @pytest.mark.parametrize("make", [residual, *NETWORKS.values()])
 def test_gradients_are_those_without_chains(make: Callable[[], nn.Module], mode: str, recompute: str,
                                             tensor_cores_first: None, launches: list[str]) -> None:
-    found, seen = [], []
+    found, seen, flagged = [], [], flagged_count()
     for fuse in (True, False):
         alpha.manual_seed(0)
         model = make().to("cuda")
@@ -184,6 +184,7 @@ def test_gradients_are_those_without_chains(make: Callable[[], nn.Module], mode:
         np.testing.assert_allclose(a, found[1][key], rtol=0, atol=(2e-6 if mode == "fp32" else 2e-3) * max(
             1, np.abs(a).max()), err_msg=key)
     if make is residual:
+        assert flagged_count() == flagged, "nothing exceeds its bound"
         assert {"chain_norm_gelu_planes", "chain_norm_relu6_planes", "max_pool_backward_planes",
                 "chain_norm_gelu_grad_norm_away"} <= seen[0]
         assert "chain_norm_relu6_relu6_grad_norm_away" in seen[0], "relu6 is made again of what the norm reads"
