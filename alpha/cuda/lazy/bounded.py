@@ -1,4 +1,4 @@
-"""Results that have no larger elements than what they are made of: pools, and joined arrays.
+"""Results that have no larger elements than what they are made of: pools, joined arrays, and functions that shrink.
 
 A bound of the operands is one of the result, so that it may wait for its first reader, as they do (deferred.py), and be
 written as planes without being measured. The pass that writes it hands the question on: it has operands that wait

@@ -6,7 +6,7 @@ y is an array like any other. Its producer's last pass is a launch that waits. W
 then and there; alpha.cuda.lazy.operands has both planes written in the same memory, which take as many bytes: nothing
 is written in a form that nobody reads, and planes cost no pass of their own.
 
-Batch norm leaves its results so (ops/norm), and so do pools and joined arrays of such results (bounded.py). What still
+Batch norm leaves its results so (ops/norm), and so do pools, joins and activations of them (bounded.py). What still
 waits when an array that it is a part of is written as planes is written there, and nowhere else.
 
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
@@ -259,7 +259,7 @@ class LazyStorage(Derived):
 
     dtype, is_alive, is_chain = "float32", True, False
     value: Any = None  # what it is to chains of pointwise ops (chained.py) as long as the pass has not run
-    recipe: Any = None  # how it was made (alpha.fuse.chain), if its pass was a chain's and has run
+    recipe: Any = None  # how that is made (alpha.fuse.chain), also when the pass has run
 
     def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries  # as of `defer`; reads: until the pass has run
