@@ -24,6 +24,7 @@ struct Shadow {
   char* base;  // home, see engine.hpp
   size_t bytes;
   std::vector<Cell> cells;
+  std::vector<uint64_t> quiet;  // of each cell: whose reads, and until when, tell nothing new; see is_quiet
 };
 static Shadow shadow[EMU_CLUSTER][2];  // [rank][static, dynamic]
 static unsigned clusters;              // that have begun
@@ -32,7 +33,9 @@ static void reset(Shadow& s, const char* name, char* base, size_t n) {
   s.name = name;
   s.base = base;
   s.bytes = n;
-  if (s.cells.size() < (n + 3) / 4 + 1) s.cells.resize((n + 3) / 4 + 1);
+  if (s.cells.size() >= (n + 3) / 4 + 1) return;
+  s.cells.resize((n + 3) / 4 + 1);
+  s.quiet.resize(s.cells.size());
 }
 static Cell& cell(Shadow& s, size_t i) {
   const Access none{0, 0, 0, -1, 0, false, false};
@@ -95,8 +98,34 @@ static bool fenced_for_async(const Cell& c) {
   return !c.proxy_clock || thread_of(c.write).proxy_fence > c.proxy_clock || self->proxy_fence > c.proxy_clock;
 }
 enum Kind { READ, WRITE, ASYNC_READ };
+// Most reads find what others read before: bytes that a barrier has ordered since they were written. Once several lanes
+// of a warp have read a word, another lane's read says nothing new until the warp meets; once several warps have, no
+// thread's does until the block meets. `quiet` keeps that beside the cells, an eighth of their size: the block's epoch,
+// and below it the warp and its epoch, or one of these two.
+static const uint32_t ANY = ~0u, ANY_ASYNC = ~1u;  // any thread of the block; also TMA and wgmma
+static uint32_t tag_of(const Warp& w) { return (uint32_t)(&w - self->block->warp) << 24 | (w.epoch & 0xFFFFFF); }
+static bool is_quiet(const Shadow& s, size_t i, Kind kind) {
+  const uint64_t q = s.quiet[i];
+  if (q >> 32 != self->block->epoch) return false;
+  const uint32_t whose = (uint32_t)q;
+  return whose == ANY_ASYNC || (kind == READ && (whose == ANY || whose == tag_of(*self->warp)));
+}
+static void note_read(Shadow& s, size_t i, const Cell& c, const Now& by) {
+  const Access &r = c.read, &w = c.write;
+  const bool ordered = w.thread < 0 || (w.thread >> 10 == by.thread >> 10 ? w.epoch != by.epoch
+                                                                       : w.cluster_epoch != by.cluster_epoch);
+  const bool all = c.written == 15 && !c.in_flight && r.bytes == 15 && r.thread >> 10 == by.thread >> 10;
+  if (!all || !ordered || !(r.warps || r.lanes)) return;
+  const uint32_t whose = !r.warps ? tag_of(*self->warp) : c.proxy_clock ? ANY : ANY_ASYNC;
+  s.quiet[i] = (uint64_t)by.epoch << 32 | whose;
+}
 static void shared_access(Shadow& s, size_t at, size_t n, Kind kind) {
-  const bool write = kind == WRITE;
+  const bool write = kind == WRITE, own = (&s - shadow[0]) / 2 == (long)self->block->rank;
+  if (own && !write && !engine.in_atomic) {
+    size_t i = at / 4;
+    while (i <= (at + n - 1) / 4 && is_quiet(s, i, kind)) i++;
+    if (i > (at + n - 1) / 4) return;
+  }
   const Now by = now();
   for (size_t i = at / 4; i <= (at + n - 1) / 4; i++) {
     Cell& c = cell(s, i);
@@ -111,6 +140,7 @@ static void shared_access(Shadow& s, size_t at, size_t n, Kind kind) {
     if (write) {
       c.written |= bytes;
       c.proxy_clock = engine.proxy_clock;
+      s.quiet[i] = 0;
     }
     if (engine.in_atomic) continue;  // atomics do not race with each other; a race with a plain access goes unseen
     if (unordered(c.write, bytes, by)) race(s, i * 4 + low, write ? "overwrites" : "reads", "wrote", c.write);
@@ -118,6 +148,7 @@ static void shared_access(Shadow& s, size_t at, size_t n, Kind kind) {
       if (unordered(c.read, bytes, by)) race(s, i * 4 + low, "overwrites", "read", c.read);
     }
     record(write ? c.write : c.read, bytes, by);
+    if (own && !write) note_read(s, i, c, by);
   }
 }
 template <class F>
@@ -125,7 +156,10 @@ static void each_cell(const void* p, size_t n, F f) {
   Shadow* s = shadow_of(home(p));
   if (!s) return;
   size_t at = home(p) - s->base;
-  for (size_t i = at / 4; i < (at + n) / 4; i++) f(cell(*s, i));
+  for (size_t i = at / 4; i < (at + n) / 4; i++) {
+    s->quiet[i] = 0;
+    f(cell(*s, i));
+  }
 }
 void mark_in_flight(const void* p, size_t n) {
   if (engine.checked) each_cell(p, n, [](Cell& c) { c.in_flight = 15; });
@@ -154,18 +188,20 @@ static inline void global_access(const char* p, size_t at, size_t n, bool write)
     i += take;
   }
   if (engine.in_atomic || n < 4) return;  // neighbours of 1 or 2 bytes may belong to two blocks
-  const unsigned block =
-      (engine.block_idx.z * engine.grid_dim.y + engine.block_idx.y) * engine.grid_dim.x + engine.block_idx.x;
-  const uint32_t me = (serial & 255) << 24 | ((block + 1) & 0xFFFFFF);
+  const uint32_t me = self->block->writer;
   for (size_t i = at / 4; i <= (at + n - 1) / 4; i++) {
-    if (writer[i] >> 24 == me >> 24 && writer[i] && writer[i] != me && !(engine.fenced && !write))
+    if (writer[i] != me && writer[i] >> 24 == me >> 24 && !(engine.fenced && !write))
       fail("race between blocks: it %s device memory at %p that block number %u wrote in this launch",
            write ? "overwrites" : "reads", (const void*)p, (writer[i] & 0xFFFFFF) - 1);
     if (write) writer[i] = me;
   }
 }
+static const char* stacks;
+static size_t stack_bytes;
 void check_launch_start() {
   if (!engine.checked) return;
+  stacks = engine.launch->stacks.base;
+  stack_bytes = engine.launch->stacks.bytes_each * engine.launch->stacks.count;
   if (!writer)
     writer = (uint32_t*)mmap(nullptr, engine.launch->arena_bytes, PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -181,10 +217,20 @@ void check_cluster_start() {
   clusters++;
   for (int r = 0; r < engine.blocks; r++) {
     Block& b = *engine.block[r];
+    const unsigned number = (b.idx.z * engine.grid_dim.y + b.idx.y) * engine.grid_dim.x + b.idx.x;
+    b.writer = (serial & 255) << 24 | ((number + 1) & 0xFFFFFF);
     char* base = engine.blocks == 1 ? engine.static_shared : b.away.data();
     reset(shadow[r][0], "static shared memory", base, engine.static_bytes);
     reset(shadow[r][1], "dynamic shared memory", b.dynamic_shared, engine.launch->dynamic_shared);
   }
+}
+
+// ---- a thread's own stack, where only registers of a wgmma are watched -----------------------------------------------
+static void stack_access(const char* p, bool write) {
+  for (const Accumulator& a : self->accumulators)
+    if (a.pending && p >= (const char*)a.d && p < (const char*)(a.d + a.value.size()))
+      fail("it %s accumulator %zu of a wgmma before wgmma_wait", write ? "writes" : "reads",
+           (size_t)(p - (const char*)a.d) / sizeof(float));
 }
 
 // ---- every access ---------------------------------------------------------------------------------------------
@@ -192,6 +238,7 @@ static void access(const char* p, size_t n, Kind kind) {
   const bool write = kind == WRITE;
   size_t at = p - engine.launch->arena;
   if (at < engine.launch->arena_bytes) return global_access(p, at, n, write);
+  if ((size_t)(p - stacks) < stack_bytes) return stack_access(p, write);
   const char* q = engine.blocks == 1 ? p : home(p);
   if (Shadow* s = shadow_of(q)) {
     const unsigned rank = (unsigned)((s - shadow[0]) / 2);
@@ -203,10 +250,6 @@ static void access(const char* p, size_t n, Kind kind) {
   if ((size_t)(p - engine.dynamic_shared) < 227 * 1024)
     fail("out-of-bounds %s of %zu bytes at byte %zu of dynamic shared memory: the launch asked for %u",
          write ? "write" : "read", n, (size_t)(p - engine.dynamic_shared), engine.launch->dynamic_shared);
-  for (const Accumulator& a : self->accumulators)  // on the thread's own stack
-    if (a.pending && p >= (const char*)a.d && p < (const char*)(a.d + a.value.size()))
-      fail("it %s accumulator %zu of a wgmma before wgmma_wait", write ? "writes" : "reads",
-           (size_t)(p - (const char*)a.d) / sizeof(float));
 }
 void check_access(const void* p, size_t n, bool write) {
   if (!engine.checked) return;
@@ -219,6 +262,7 @@ void check_async_read(const void* p, size_t n) {
   access((const char*)p, n, ASYNC_READ);
 }
 static inline void hook(void* p, size_t n, bool write, void* pc) {
+  if ((size_t)((char*)p - stacks) < stack_bytes && !self->pending) return;  // most accesses
   if (!self) return;          // constructors of the module
   engine.launch->where = pc;  // becomes file and line if the access fails
   access((char*)p, n, write ? WRITE : READ);

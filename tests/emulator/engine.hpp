@@ -45,6 +45,7 @@ struct Thread {
   int copy_group;
   std::vector<Accumulator> accumulators;
   int wgmma_group;
+  bool pending;           // an accumulator is
   unsigned wgmma_fences;  // how many this thread has executed
   unsigned proxy_fence;   // when it executed the last one, see Engine
   std::vector<PendingStore> stores;
@@ -71,6 +72,7 @@ struct Barrier {
 struct Block {
   uint3 idx;
   unsigned rank, epoch;  // in its cluster; number of block-wide meetings so far
+  uint32_t writer;       // its name in what check.cpp knows of device memory
   int live, vote;
   Thread thread[1024];
   Warp warp[32];

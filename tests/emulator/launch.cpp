@@ -68,7 +68,7 @@ static void start_block(Block& b) {
     t.lane = i & 31;
     t.warp = &b.warp[i >> 5];
     t.block = &b;
-    t.started = t.done = t.cluster_arrived = false;
+    t.started = t.done = t.cluster_arrived = t.pending = false;
     t.wait_on = nullptr;
     t.warp->lane[t.lane] = &t;
     t.warp->alive |= 1u << t.lane;

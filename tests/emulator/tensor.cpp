@@ -228,7 +228,7 @@ static void multiply(Meeting& m) {
     for (Accumulator& a : warp.lane[l]->accumulators)
       if (a.d == lane[l]->d) to[l] = &a;
     to[l]->group = warp.lane[0]->wgmma_group;
-    to[l]->pending = true;
+    to[l]->pending = warp.lane[l]->pending = true;
   }
   for (int r = 0; r < 16; r++)
     for (int n = 0; n < w.n; n += 8) {  // row r, columns n..n+7: lanes 4(r%8)..+3, two values each
@@ -252,7 +252,9 @@ void wgmma(Format f, int n, float* d, const unsigned* a, uint64_t a_desc, uint64
 void wgmma_fence() { self->wgmma_fences++; }
 void wgmma_commit() { self->wgmma_group++; }
 static void deliver(Thread& t, int done) {
+  t.pending = false;
   for (Accumulator& a : t.accumulators) {
+    t.pending |= a.pending && a.group >= done;
     if (!a.pending || a.group >= done) continue;
     for (size_t i = 0; i < a.value.size(); i++)
       if (memcmp(&a.d[i], &NAN_BITS, 4)) fail("wgmma: accumulator %zu was written before wgmma_wait", i);
