@@ -11,7 +11,7 @@ from alpha.cuda.conv.first_layer import few, stem
 from alpha.cuda.conv.first_layer.mma import stem_mma
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register
-from alpha.cuda.conv.transformed import im2col, pipeline
+from alpha.cuda.conv.transformed import pipeline
 from alpha.cuda.conv.wgmma import wgrad
 from alpha.cuda.lazy import flush_gradients, forget, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32
@@ -25,8 +25,7 @@ from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.elementwise import add
 
 # Of equals the first is taken.
-for module in (slab, depthwise, strips, sk_dilated, few, stem, stem_mma, wgmma, as_stored, wgrad, mma, pipeline,
-               im2col):
+for module in (slab, depthwise, strips, sk_dilated, few, stem, stem_mma, wgmma, as_stored, wgrad, mma, pipeline):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 

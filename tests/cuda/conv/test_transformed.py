@@ -12,7 +12,7 @@ import pytest
 import alpha
 from alpha import ops
 from alpha.cuda.conv import planner
-from alpha.cuda.conv.transformed import im2col, pipeline
+from alpha.cuda.conv.transformed import pipeline
 from alpha.cuda.conv.transformed.pipeline import CANDIDATES, Transformed
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.memory import download, upload
@@ -23,7 +23,7 @@ from alpha.ops.algorithms.names import Request
 from alpha.ops.algorithms.tile_transform import WINOGRAD_ERRORS
 from alpha.ops.conv import conv2d
 from alpha.ops.conv_desc import ConvDesc
-from tests.conv_cases import Case, small_cases, square
+from tests.conv_cases import Case, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 from tests.cuda.agree import floats, ints
 from tests.cuda.conv.checks import check
@@ -136,17 +136,6 @@ def test_chunks_and_blocks_of_channels_change_no_result(name, tile, f, monkeypat
         np.testing.assert_allclose(result(candidate, case, x, w, g), expected, rtol=1e-4, atol=1e-4)
 
 
-# ---- im2col ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("candidate", im2col.CANDIDATES, ids=lambda c: c.name)
-def test_im2col_is_right_to_the_bit_on_small_integers(candidate):
-    """Every stride, padding, dilation and number of groups of the catalogue's small cases."""
-    with alpha.config(tensor_cores=False):
-        for case in small_cases()[::7]:
-            check(case, candidate)
-
-
 # ---- errors against float64 ------------------------------------------------------------------------------------------
 
 
@@ -193,7 +182,7 @@ def test_two_runs_give_the_same_bits():
         assert np.array_equal(result(candidate, case, x, w, g), result(candidate, case, x, w, g)), candidate.name
 
 
-@pytest.mark.parametrize("name", ["winograd", "fft", "im2col"])
+@pytest.mark.parametrize("name", ["winograd", "fft"])
 def test_a_recorded_step_gives_the_same_bits(name):
     case = square("", 2, 9, 8, 8, 3, 1, 1)
     x, w, _ = operands(case)
@@ -252,13 +241,16 @@ def test_strict_names_are_refused_and_preferences_passed_over(launches):
         ops.conv2d(x, w, stride=2, padding=1, algorithm="winograd")
     with refused(ConfigError, "conv2d: fft does not serve dilation (2, 2)"):
         ops.conv2d(x, w, dilation=2, algorithm="fft")
-    with refused(ConfigError, "conv2d: strassen has no CUDA kernels", 'move the tensors: x.to("cpu")'):
-        ops.conv2d(x, w, algorithm="strassen")
+    for name in ("strassen", "im2col"):
+        with refused(ConfigError, f"conv2d: {name} has no CUDA kernels", 'algorithm="auto"', 'x.to("cpu")'):
+            ops.conv2d(x, w, algorithm=name)
     with refused(ConfigError, "matmul: strassen has no CUDA kernels"):
         ops.matmul(x.reshape(-1, 4), w.reshape(-1, 4), transpose_b=True, algorithm="strassen")
+    for name in ("im2col", "winograd"):
+        with alpha.config(conv_algorithm=name):
+            ops.conv2d(x, w, stride=2, padding=1)
+    assert not any(entry.startswith("winograd") for entry in launches)
     with alpha.config(conv_algorithm="winograd"):
-        ops.conv2d(x, w, stride=2, padding=1)
-        assert not any(entry.startswith("winograd") for entry in launches)
         ops.conv2d(x, w, padding=1)
     assert "winograd_inputs" in launches
 
@@ -306,7 +298,7 @@ def test_small_integers_agree_over_all_algorithms():
     case = square("", 2, 8, 8, 12, 3, 1, 1)
     x, w = ints(*case.x_shape), ints(*case.w_shape, seed=1)
     expected = conv_fprop_padded(x, w, **case.attrs)
-    for name in ("auto", "direct", "im2col", "winograd", "fft"):
+    for name in ("auto", "direct", "winograd", "fft"):
         y = ops.conv2d(alpha.tensor(x, device="cuda"), alpha.tensor(w, device="cuda"), padding=1, algorithm=name)
         assert_equal_at(np.rint(y.numpy()), expected, name=name)
 
