@@ -213,9 +213,9 @@ def test_a_wrong_coefficient_shows(monkeypatch):
     x, w, g = operands(case)
     candidate = named("winograd", 4, "fprop")[0]
     kernels = winograd.KERNELS[4, 3]
-    table = np.frombuffer(kernels.table, np.float32).copy()
+    table = np.frombuffer(kernels.numbers, np.float32).copy()
     table[3] *= 1.01
-    monkeypatch.setattr(kernels, "table", table.tobytes())
+    monkeypatch.setattr(kernels, "numbers", table.tobytes())
     assert error(result(candidate, case, x, w, g), exact("fprop", case, x, w, g)) > 1e-4
 
 

@@ -133,11 +133,11 @@ struct Rows {
 
 enum Form { PLAIN, MATRIX };
 
-// One block: a tile's channels from c0 on. outer: of MATRIX, floats from the rows of real to those of imaginary parts.
+// One block: a tile's channels from c0 on. Of MATRIX, the rows of imaginary parts are the second half of a point.
 template <Form FORM>
-INLINE void to_points(float *smem, const float *map, float *points, const Twiddles &t, const Tiles &s,
-                      long long outer) {
+INLINE void to_points(float *smem, const float *map, float *points, const Twiddles &t, const Tiles &s) {
   const int c0 = blockIdx.y * LANES, lanes = min(LANES, s.c - c0);
+  const long long outer = s.point / 2;
   const Place place(s, s.first + blockIdx.x);
   const Rows rows(smem);
   rows.fill(t, s, map + (place.image + (long long)c0 * s.channel), place, lanes);
@@ -158,9 +158,10 @@ INLINE void to_points(float *smem, const float *map, float *points, const Twiddl
 }
 
 template <Form FORM>
-INLINE void to_pixels(float *smem, const float *points, float *map, const float *bias, int relu, const Twiddles &t,
-                      const Tiles &s, long long outer) {
+INLINE void to_pixels(float *smem, const float *points, float *map, const float *bias, const Twiddles &t,
+                      const Tiles &s, int relu) {
   const int c0 = blockIdx.y * LANES, lanes = min(LANES, s.c - c0);
+  const long long outer = s.point / 2;
   const Place place(s, s.first + blockIdx.x);
   const Rows rows(smem);
   for (int job = threadIdx.x; job < H * LANES; job += THREADS) {
@@ -204,19 +205,14 @@ INLINE void depthwise(float *smem, const float *map, const float *filters, float
   rows.write(t, y, out + (to.image + c0), to, lanes, bias ? bias + c0 : nullptr, relu);
 }
 
-#define TO_POINTS(name, FORM) \
+#define TRANSFORM(name, call) \
   ALPHA_ENTRY(name, (THREADS), \
-              (const float *map, float *points, Twiddles t, Tiles tiles, long long outer), \
-              DYNAMIC_SHARED(float, smem); to_points<FORM>(smem, map, points, t, tiles, outer))
-TO_POINTS(fft_tiles, PLAIN)
-TO_POINTS(fft_filters, MATRIX)
-
-#define TO_PIXELS(name, FORM) \
-  ALPHA_ENTRY(name, (THREADS), \
-              (const float *points, float *map, const float *bias, Twiddles t, Tiles tiles, long long outer, int relu), \
-              DYNAMIC_SHARED(float, smem); to_pixels<FORM>(smem, points, map, bias, relu, t, tiles, outer))
-TO_PIXELS(fft_maps, PLAIN)
-TO_PIXELS(fft_gradients, MATRIX)
+              (const float *from, float *to, const float *bias, Twiddles t, Tiles tiles, int relu), \
+              DYNAMIC_SHARED(float, smem); call)
+TRANSFORM(fft_tiles, to_points<PLAIN>(smem, from, to, t, tiles))
+TRANSFORM(fft_filters, to_points<MATRIX>(smem, from, to, t, tiles))
+TRANSFORM(fft_maps, to_pixels<PLAIN>(smem, from, to, bias, t, tiles, relu))
+TRANSFORM(fft_gradients, to_pixels<MATRIX>(smem, from, to, bias, t, tiles, relu))
 
 ALPHA_ENTRY(fft_depthwise, (THREADS),
             (const float *map, const float *filters, float *out, const float *bias, Twiddles t, Tiles x, Tiles y,

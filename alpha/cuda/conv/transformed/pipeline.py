@@ -170,7 +170,7 @@ class Transformed(Candidate):
         s, maps, turned = self.sizes(desc), map_cuts(self.way, self.pass_name, desc), self.pass_name == "dgrad"
         f = desc.h.f, desc.w.f
         cut = filters_cut(1, desc.ic, f, (0, 1, prod(f)), turned)
-        transform = s.kernels.to_points("filters", cut, s.kernels.points_of(desc.ic))
+        transform = s.kernels.step("filters", cut, s.kernels.points_of(desc.ic))
         run, floats = s.kernels.in_one(maps.inputs, maps.outputs), s.filter_floats
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
@@ -189,12 +189,12 @@ class Transformed(Candidate):
             chunks = []
             for tile, count in s.chunks:
                 product = self._product(s, count, outer)
-                chunks.append((kernels.to_points("inputs", maps.inputs, kernels.points_of(inner), tile, count),
+                chunks.append((kernels.step("inputs", maps.inputs, kernels.points_of(inner), tile, count),
                                self._multiplier(product).prepare(product),
-                               kernels.to_pixels("outputs", maps.outputs.channels(outer), kernels.points_of(outer),
+                               kernels.step("outputs", maps.outputs.channels(outer), kernels.points_of(outer),
                                                  tile, count)))
             steps.append((4 * first * step, 4 * first,
-                          kernels.to_points("filters", cut, kernels.points_of(outer, inner)), chunks))
+                          kernels.step("filters", cut, kernels.points_of(outer, inner)), chunks))
         sizes = s.filter_floats, s.floats(inner), s.floats(s.outer)
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
@@ -220,11 +220,11 @@ class Transformed(Candidate):
             chunks = []
             for tile, count in s.chunks:
                 product = self._product(s, count, outer)
-                chunks.append((kernels.to_points("inputs", maps.inputs, kernels.points_of(inner), tile, count),
-                               kernels.to_points("outputs_t", maps.outputs.channels(outer), kernels.points_of(outer),
+                chunks.append((kernels.step("inputs", maps.inputs, kernels.points_of(inner), tile, count),
+                               kernels.step("outputs_t", maps.outputs.channels(outer), kernels.points_of(outer),
                                                  tile, count),
                                kernels.sums(count, inner) if depthwise else self._multiplier(product).prepare(product)))
-            steps.append((4 * first, 4 * first * row, chunks, kernels.to_pixels("filters_t", cut, points)))
+            steps.append((4 * first, 4 * first * row, chunks, kernels.step("filters_t", cut, points)))
         size, sizes = s.filter_floats, (s.floats(inner), s.floats(s.outer))
 
         def launch(x: Array, g: Array, dw: Array) -> None:

@@ -103,8 +103,8 @@ template <Kind KIND, int A> INLINE void to_points(const float *map, float *point
 
 // Tiles of B x B pixels = the transform of points, then bias and relu.
 template <Kind KIND, int B>
-INLINE void to_pixels(const float *points, float *map, const float *bias, int relu, const Table &table,
-                      const Tiles &t) {
+INLINE void to_pixels(const float *points, float *map, const float *bias, const Table &table, const Tiles &t,
+                      int relu) {
   const int number = blockIdx.x * THREADS + threadIdx.x, item = number / t.c, c = number - item * t.c;
   if (item >= t.count) return;
   const Place at(t, t.first + item);
@@ -119,16 +119,11 @@ INLINE void to_pixels(const float *points, float *map, const float *bias, int re
     UNROLL for (int j = 0; j < B; j++) put_pixel(t, map, at, i, j, y[i][j] + add, relu);
 }
 
-#define TO_POINTS(name, KIND, A) \
-  ALPHA_ENTRY(winograd_##name, (THREADS), (const float *map, float *points, Table table, Tiles tiles), \
-              to_points<KIND, A>(map, points, table, tiles))
-TO_POINTS(inputs, INPUTS, N)
-TO_POINTS(filters, FILTERS, R)
-TO_POINTS(outputs_t, OUTPUTS_T, M)
-
-#define TO_PIXELS(name, KIND, B) \
+#define TRANSFORM(name, ...) \
   ALPHA_ENTRY(winograd_##name, (THREADS), \
-              (const float *points, float *map, const float *bias, Table table, Tiles tiles, int relu), \
-              to_pixels<KIND, B>(points, map, bias, relu, table, tiles))
-TO_PIXELS(outputs, OUTPUTS, M)
-TO_PIXELS(filters_t, FILTERS_T, R)
+              (const float *from, float *to, const float *bias, Table table, Tiles tiles, int relu), __VA_ARGS__)
+TRANSFORM(inputs, to_points<INPUTS, N>(from, to, table, tiles))
+TRANSFORM(filters, to_points<FILTERS, R>(from, to, table, tiles))
+TRANSFORM(outputs_t, to_points<OUTPUTS_T, M>(from, to, table, tiles))
+TRANSFORM(outputs, to_pixels<OUTPUTS, M>(from, to, bias, table, tiles, relu))
+TRANSFORM(filters_t, to_pixels<FILTERS_T, R>(from, to, bias, table, tiles, relu))
