@@ -16,10 +16,7 @@
 // Threads: `width` threads, up to a warp or a whole block, per row; a block of `forward` takes every gridDim.x-th set
 //          of THREADS / width rows.
 // Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): forward 86 %, gradient 93 %
-#include <type_traits>
-
-#include "lanes.cuh"
-#include "reduce.cuh"
+#include "ops/softmax/row_pieces.cuh"
 
 struct Labels {
   const void *labels;
@@ -36,53 +33,6 @@ struct LossRows {
   i64 ignored;  // label
 };
 
-// The pieces of a row that one thread takes: lane, lane + width, ... before `count`.
-template <class T, int N> struct RowPieces {
-  Lanes<N, T> held[HELD];
-  const T *row;
-  unsigned lane, width, count;
-  bool all;
-  INLINE RowPieces(const T *row, unsigned lane, unsigned width, unsigned count)
-      : row(row), lane(lane), width(width), count(count), all(count <= HELD * width) {
-    if (!all) return;
-    UNROLL for (int k = 0; k < HELD; k++)
-      if (lane + k * width < count) held[k] = load<N>(row + i64(lane + k * width) * N);
-  }
-  // Merges f(x, c) of all elements x, of class c, into v, those of a piece as a tree.
-  template <class F, class Merge> INLINE float fold(float v, const F &f, const Merge &merge) const {
-    const auto add = [&](const Lanes<N, T> &piece, unsigned k) {
-      float w[N];
-      UNROLL for (int l = 0; l < N; l++) w[l] = f(value(piece, l), k * N + l);
-      UNROLL for (int half = N / 2; half; half /= 2)
-        UNROLL for (int l = 0; l < half; l++) w[l] = merge(w[l], w[l + half]);
-      v = merge(v, w[0]);
-    };
-    if (all) {
-      UNROLL for (int k = 0; k < HELD; k++)
-        if (lane + k * width < count) add(held[k], lane + k * width);
-    } else if constexpr (std::is_same<Merge, Add>::value) {  // a long chain
-      ExactSum sum = {v, 0};
-      UNROLL_BY(2) for (unsigned k = lane; k < count; k += width) {
-        v = 0;
-        add(load<N>(row + i64(k) * N), k);
-        sum.add(v);
-      }
-      return sum.value();
-    } else {
-      UNROLL_BY(2) for (unsigned k = lane; k < count; k += width) add(load<N>(row + i64(k) * N), k);
-    }
-    return v;
-  }
-};
-
-// Every thread of a row gets the row's result. All threads of the block call it.
-template <class Merge> INLINE float fold_row(float v, int width, const Merge &merge) {
-  if (width > 32) return fold_group(v, width, merge);
-  UNROLL for (int bits = 16; bits; bits /= 2)
-    if (bits < width) v = merge(v, __shfl_xor_sync(~0u, v, bits));
-  return v;
-}
-
 __device__ unsigned blocks_done;  // of the launch in progress; 0 before and after it
 
 // each[row], or loss = the sum over all rows, with `mean` by their count; one of them is null. sums: two of each block.
@@ -97,20 +47,16 @@ INLINE void forward(const T *__restrict__ logits, const Labels &labels, T *each,
     const T *x = logits + row * classes;
     const bool leads = lane == 0 && row < rows;
     const i64 label = row < rows ? labels[row] : -1;
-    const RowPieces<T, N> pieces(x, lane, width, row < rows ? classes / N : 0);
-    float largest = pieces.fold(-INFINITY, [](float v, unsigned) { return v; }, Larger());
-    largest = fold_row(largest, width, Larger());
+    RowPieces<T, N> pieces(x, lane, width, row < rows ? classes / N : 0);
+    const float largest = pieces.fold(-INFINITY, [](float v, float, i64) { return v; }, Larger());
     const bool known = 0 <= label && label < classes;
     T at_label;  // on its way while the sum is made
     if (known && leads) at_label = x[label];
     const unsigned labelled = known ? unsigned(label) : ~0u;
-    const auto share = [&](float v, unsigned c) { return c == labelled ? 0 : exp_for<T>(v - largest); };
-    const float others = fold_row(pieces.fold(0, share, Add()), width, Add());
+    const auto share = [&](float v, float, unsigned c) { return c == labelled ? 0 : exp_for<T>(v - largest); };
+    const float others = pieces.fold(0, share, Add());
     float below = 0;
-    if (smoothing > 0) {
-      below = pieces.fold(0, [&](float v, unsigned) { return v - largest; }, Add());
-      below = fold_row(below, width, Add());
-    }
+    if (smoothing > 0) below = pieces.fold(0, [&](float v, float, i64) { return v - largest; }, Add());
     if (!leads) continue;
     const float away = known ? to_float(at_label) - largest : NAN, sum = known ? others + exp_for<T>(away) : others;
     const float log_sum = away == 0 ? log1pf(others) : logf(sum);
@@ -150,31 +96,17 @@ INLINE void backward(const T *g, int g_step, const T *logits, const Labels &labe
                      const float *count, T *dx, const LossRows &t, int mean) {
   const i64 row = i64(blockIdx.x) * (THREADS / t.width) + threadIdx.x / t.width;
   if (row >= t.rows) return;
-  constexpr int AHEAD = 4;
-  const T *x = logits + row * t.classes;
   const i64 label = labels[row];
   const float off = t.smoothing / t.classes, largest = stats[row], log_sum = stats[t.rows + row],
               at_label = t.smoothing - stats[2 * t.rows + row];
-  const bool ignored = label == t.ignored;
-  const float factor = 0 <= label && label < t.classes ? to_float(g[row * g_step]) * (mean ? 1 / *count : 1) : NAN;
-  const i64 step = i64(t.width) * N;
-  for (i64 first = threadIdx.x % t.width * N; first < t.classes; first += AHEAD * step) {
-    Lanes<N, T> pieces[AHEAD];
-    UNROLL for (int p = 0; p < AHEAD; p++)
-      if (first + p * step < t.classes) pieces[p] = load<N>(x + first + p * step);
-    UNROLL for (int p = 0; p < AHEAD; p++) {
-      const i64 c = first + p * step;
-      if (c >= t.classes) break;
-      float v[N];
-      UNROLL for (int k = 0; k < N; k++) v[k] = exp_for<T>(value(pieces[p], k) - largest - log_sum);
-      if (c <= label && label < c + N) {
-        UNROLL for (int k = 0; k < N; k++)
-          if (k == static_cast<int>(label - c)) v[k] = at_label;
-      }
-      UNROLL for (int k = 0; k < N; k++) v[k] = ignored ? 0 : factor * (v[k] - off);
-      store_floats(dx + row * t.classes + c, v);
-    }
-  }
+  const bool ignored = label == t.ignored, known = 0 <= label && label < t.classes;
+  const float factor = known ? to_float(g[row * g_step]) * (mean ? 1 / *count : 1) : NAN;
+  const unsigned labelled = known ? unsigned(label) : ~0u;
+  RowPieces<T, N> pieces(logits + row * t.classes, threadIdx.x % t.width, t.width, t.classes / N);
+  pieces.map(dx + row * t.classes, [&](float x, float, unsigned c) {
+    const float v = c == labelled ? at_label : exp_for<T>(x - largest - log_sum);
+    return ignored ? 0 : factor * (v - off);
+  });
 }
 
 #define PIECES(T, suffix, N) \

@@ -5,37 +5,31 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from alpha.cuda.runtime.kernel import per_dtype
+from alpha.cuda.ops.reduce import row_width
 from alpha.cuda.runtime.memory import Array, empty
-from alpha.cuda.runtime.walk import LANES, THREADS, ceil_div
+from alpha.cuda.runtime.walk import THREADS, ceil_div, per_piece, pieces_of
 from alpha.op import Op
 from alpha.ops import activation as ops
 
-SHORT = 1024   # elements up to which a warp takes a row, else a block
-
 
 @lru_cache(maxsize=4096)
-def _split(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """Returns (outer, n, inner): the sizes before, of, and behind the axis."""
+def _plan(shape: tuple[int, ...], axis: int, dtype: str) -> tuple[tuple[str, bool], int, tuple[int, int, int, int]]:
+    """Returns which kernel it is, its blocks, and the rows along an axis, as softmax.cu takes them."""
     axis %= len(shape)
-    return prod(shape[:axis]), shape[axis], prod(shape[axis + 1:])
+    outer, n, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1:])
+    kind, lanes = pieces_of(n, dtype) if inner == 1 else ((dtype, False), 1)
+    width = row_width(n // lanes) if inner == 1 else 1
+    return kind, ceil_div(outer * inner, THREADS // width), (outer * inner, n, inner, width)
 
 
 def _bind(op: Op) -> None:
-    short, long = (per_dtype("softmax.cu", f"{op.name}_rows", "ptr a, ptr b, ptr y, i64 rows, i64 n, i32 aligned",
-                             threads=threads) for threads in ((32, THREADS // 32), THREADS))
-    columns = per_dtype("softmax.cu", f"{op.name}_columns", "ptr a, ptr b, ptr y, i64 columns, i64 n, i64 inner")
+    kernels = per_piece("softmax.cu", op.name, "ptr a, ptr b, ptr y, i64 rows, i64 n, i64 inner, i32 width")
 
     @op.impl("cuda")
     def run(a: Array, b: Array | None = None, *, axis: int) -> Array:
-        outer, n, inner = _split(a.shape, axis)
+        kind, blocks, rows = _plan(a.shape, axis, a.dtype)
         y = empty(a.shape, a.dtype)
-        if inner != 1:
-            columns[a.dtype](ceil_div(outer * inner, THREADS), a, b, y, outer * inner, n, inner)
-        elif n <= SHORT:
-            short[a.dtype](ceil_div(outer * 32, THREADS), a, b, y, outer, n, n % LANES[a.dtype] == 0)
-        else:
-            long[a.dtype](outer, a, b, y, outer, n, n % LANES[a.dtype] == 0)
+        kernels[kind](blocks, a, b, y, *rows)
         return y
 
 
