@@ -1,4 +1,4 @@
-"""Losses on the GPU (loss.cu, binary_cross_entropy.cu).
+"""Losses on the GPU (loss.cu; binary_cross_entropy is a line of elementwise.cu).
 
 The CPU refuses bad data at once. Here that would make the host wait for the device in every step, so a label outside
 [0, C) makes the loss and the gradient of its row NaN, and so does a probability outside [0, 1] in the binary loss.
@@ -11,10 +11,10 @@ import numpy as np
 
 from alpha.cuda.ops.pointwise import elementwise
 from alpha.cuda.ops.reduce import SMALL_ROW, row_width
-from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, download, empty, upload
 from alpha.cuda.runtime.walk import THREADS, ceil_div, per_piece, pieces_of
 from alpha.ops import loss as ops
+from alpha.ops.elementwise import eq
 
 BLOCKS = 396  # of the forward pass, which take one row after the other: as many as an H100 holds at once
 _ROWS = "i64 rows, i64 classes, i32 width, f32 smoothing, i64 ignored"
@@ -22,8 +22,6 @@ _FORWARD = per_piece("loss.cu", "forward", "ptr logits, ptr labels, i32 long_lab
                      f"ptr stats, ptr count, {_ROWS}, i32 mean")
 _BACKWARD = per_piece("loss.cu", "backward", "ptr g, i32 g_step, ptr logits, ptr labels, i32 long_labels, ptr stats, "
                       f"ptr count, ptr dx, {_ROWS}, i32 mean")
-_LABEL_MASK = Kernel("loss.cu", "label_mask", "ptr labels, i32 long_labels, ptr mask, ptr first_bad, i64 rows, "
-                     "i64 classes", threads=THREADS)
 
 
 def _rows(logits: Array, pieces_per_thread: int) -> tuple[tuple[str, bool], int, int]:
@@ -62,14 +60,13 @@ def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, stats: Array
 
 @ops.label_mask.impl("cuda")
 def label_mask_cuda(target: Array, *, classes: int, where: str) -> Array:
-    """See alpha.ops.loss. Waits for the device, as a mask cannot say that a label is outside [0, C)."""
-    rows = target.size
-    mask, first_bad = empty((*target.shape, classes), "bool"), upload(np.array(rows, np.int64))
-    _LABEL_MASK(ceil_div(rows, THREADS // 32), target, target.dtype == "int64", mask, first_bad, rows, classes)
-    bad = int(download(first_bad, "int64"))
-    if bad < rows:
-        raise ops.label_error(where, download(target, target.dtype).flat[bad], bad, classes, rows)
-    return mask
+    """See alpha.ops.loss. Looks at the labels on the host, as a mask cannot say that one is outside [0, C)."""
+    labels = download(target, target.dtype)
+    bad = np.flatnonzero((labels < 0) | (labels >= classes))
+    if bad.size:
+        raise ops.label_error(where, labels.flat[bad[0]], int(bad[0]), classes, labels.size)
+    numbers = upload(np.arange(classes, dtype=target.dtype))
+    return eq.impls["cuda"](target.reshaped((*target.shape, 1)), numbers)
 
 
-elementwise(ops.binary_cross_entropy, "binary_cross_entropy.cu", "p target")  # NaN where p is outside [0, 1]
+elementwise(ops.binary_cross_entropy, "elementwise.cu", "p target")  # NaN where p is outside [0, 1]

@@ -1,7 +1,6 @@
 // What:    softmax cross-entropy over rows of logits with integer labels and label smoothing s
 //          loss[r] = lse[r] - (1 - s) * x[r, label] - s / C * sum_c x[r, c],   lse = log sum_c exp(x[r, c])
 //          dx[r, c] = g[r] * scale * (exp(x[r, c] - lse[r]) - (1 - s) * [c == label] - s / C)
-//          mask[r, c] = (c == label[r])
 // Source:  label smoothing: arXiv 1512.00567
 // Layout:  logits (rows, C); a piece is 16 bytes of a row, or 1 element where C is not a multiple of that. Labels are
 //          int64 (long_labels), or int32. stats (3, rows): the largest logit, lse - that, 1 - softmax at the label.
@@ -9,13 +8,13 @@
 //          again, from the cache. Blocks store the sum of their rows' losses and the number of rows that count; the
 //          last block to do so adds these up, in the order of the blocks whichever it is.
 // Labels:  the ignored one: loss, stats and gradient of the row are 0, and the mean leaves it out.
-//          Others outside [0, C): the row's loss and gradient are NaN, its mask is false, first_bad is the first such row.
+//          Others outside [0, C): the row's loss and gradient are NaN.
 // Accuracy: the largest logit is subtracted before exp, so nothing overflows, and kept apart from the rest
 //          of lse. What other classes than the label have is added up by itself. So no digits are lost.
 // Requires: 16-byte aligned tensors.
 // Threads: `width` threads, up to a warp or a whole block, per row; a block of `forward` takes every gridDim.x-th set
 //          of THREADS / width rows.
-// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): forward 86 %, gradient 93 %
+// Measured: benchmarks/results/h100/bandwidth.jsonl
 #include "ops/softmax/row_pieces.cuh"
 
 struct Labels {
@@ -118,12 +117,3 @@ INLINE void backward(const T *g, int g_step, const T *logits, const Labels &labe
                const float *count, T *dx, const LossRows rows, int mean), \
               backward<T, N>(g, g_step, logits, labels, stats, count, dx, rows, mean))
 PIECE_KERNELS(PIECES)
-
-ALPHA_GLOBAL(label_mask, (THREADS), (const Labels labels, unsigned char *mask, i64 *first_bad, i64 rows, i64 classes)) {
-  ptx::follow();
-  const i64 row = i64(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
-  if (row >= rows) return;
-  const i64 label = labels[row];
-  for (i64 c = threadIdx.x % 32; c < classes; c += 32) mask[row * classes + c] = c == label;
-  if (threadIdx.x % 32 == 0 && (label < 0 || label >= classes)) atomicMin(first_bad, row);
-}

@@ -54,6 +54,8 @@ ORDERED_UNARY(sign, (x > 0) - (x < 0))
 MAP1(clip, x, smaller(larger(x, low), high), float low, float high)
 ORDERED_UNARY(clip, min(max(x, low), high), i64 low, i64 high)
 MAP2(clip_grad, g, x, x >= low && x <= high ? g : 0, float low, float high)
+// As PyTorch has it: logarithms of at least -100; NaN where p is outside [0, 1]
+MAP2(binary_cross_entropy, p, t, (t - 1) * larger(log1pf(-p), -100.0f) - t * larger(logf(p), -100.0f))
 
 // ---- two tensors ----------------------------------------------------------------------------------------------------
 
