@@ -18,7 +18,7 @@ from alpha.config import config
 from alpha.cuda import families, lazy  # noqa: F401  the former binds the implementations
 from alpha.cuda.ops.pointwise import convert, filled
 from alpha.cuda.ops.pointwise.chain import joined
-from alpha.cuda.ops.reduce import nan_flag
+from alpha.cuda.ops.reduce import has_nan
 from alpha.cuda.runtime import backlog, memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, free_cached
@@ -104,7 +104,7 @@ class CudaBackend:
         return result
 
     def has_nan(self, x: Array) -> bool:
-        return bool(memory.download(nan_flag(lazy.peek(x)), "int32").item())
+        return has_nan(lazy.peek(x))
 
     def synchronize(self) -> None:
         context.synchronize()

@@ -9,9 +9,12 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from alpha.cuda.lazy import split_view, statistics
+from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
-from alpha.cuda.runtime.memory import Array, counters, empty
+from alpha.cuda.runtime.memory import Array, counters, download, empty
 from alpha.cuda.runtime.walk import BLOCKS, LANES, LINE, LONGEST, SUMMERS, THREADS, WALK, ceil_div, walk
 from alpha.op import Op
 from alpha.ops import reduce as ops
@@ -51,7 +54,6 @@ _ARGMAX = _fold("argmax", dict.fromkeys(_NUMBERS, 16))
 _VAR = _fold("var", dict.fromkeys(FLOAT_DTYPES, 12))
 _SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr header, {_RESULTS}, i64 inner, {WALK}",
                         threads=THREADS)
-_NAN_FLAG = per_dtype("reduce.cu", "nan_flag", "ptr x, ptr flag", threads=1)
 
 
 class _Plan(NamedTuple):
@@ -184,8 +186,6 @@ def argmax_cuda(x: Array, *, axis: int | None, keepdims: bool) -> Array:
     return reduce(_ARGMAX, x, ops.normal_axes(axis, x.ndim, "argmax"), shape, "int64")
 
 
-def nan_flag(x: Array) -> Array:
-    """Returns 1, int32 of shape (), if floating x holds a NaN, else 0."""
-    flag = empty((), "int32")
-    _NAN_FLAG[x.dtype](1, reduce(_MAX, x, tuple(range(x.ndim)), (), x.dtype), flag)
-    return flag
+def has_nan(x: Array) -> bool:
+    """Tells whether floating x holds a NaN, which is the largest of all.  Waits for the device."""
+    return bool(np.isnan(download(as_float32(reduce(_MAX, x, tuple(range(x.ndim)), (), x.dtype)), "float32")))

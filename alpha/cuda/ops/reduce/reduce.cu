@@ -257,8 +257,7 @@ INLINE void columns(const Source &source, const Meeting<typename Fold::State> &m
   FOLD(min, Min, T, dtype) \
   FOLD(argmax, ArgMax, T, dtype)
 #define FLOATS(T, dtype) \
-  FOLD(var, Var, T, dtype) \
-  ALPHA_ENTRY(nan_flag_##dtype, (1), (const T *x, int *flag), *flag = to_float(*x) != to_float(*x))
+  FOLD(var, Var, T, dtype)
 FLOAT_KERNELS(NUMBERS)
 FLOAT_KERNELS(FLOATS)
 NUMBERS(u8, uint8)
