@@ -226,6 +226,11 @@ def as_float32(x: Array) -> Array:
     return x if x.dtype == "float32" else convert(x, "float32")
 
 
+def as_int64(x: Array) -> Array:
+    """As as_float32."""
+    return x if x.dtype == "int64" else convert(x, "int64")
+
+
 def convert_into(x: Array, y: Array) -> None:
     """Overwrites the elements of y with those of x, in the dtype of y."""
     width = max(ITEMSIZE[x.dtype], ITEMSIZE[y.dtype])

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from alpha.cuda import lazy
 from alpha.cuda.lazy import Memory
+from alpha.cuda.ops.pointwise import as_int64
 from alpha.cuda.ops.reduce import mean_cuda
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, empty
@@ -28,8 +29,7 @@ STRIP = 4, 32            # rows of a strip, of which there are as many as give
 STRIP_THREADS = 1 << 18  # so many threads
 MAX_IMAGES = 8           # but for what writes planes, and for what ends at once as a rule
 TILE = 2                 # input pixels along an axis that a thread of a gradient takes
-SCATTER_POSITIONS = 256  # of a map, per block: POSITIONS of each of its warps
-_INDEX_DTYPES = ("int32", "int64")
+SCATTER_POSITIONS = 128  # of a map, per block: POSITIONS of each of its warps
 
 Kernels = dict[tuple[str, bool], Kernel]
 
@@ -61,9 +61,9 @@ _WIDE_BACKWARD, _ROWS_BACKWARD = (_kernels(f"max_pool_backward{form}", "ptr inde
                                   for form in ("_wide", "_rows"))
 _INDEX = Kernel("pool.cu", "max_pool_index", "block[144] pool, i32 threads, ptr place, ptr index", threads=THREADS)
 _AVG_BACKWARD = _kernels("avg_pool_backward", "ptr g, ptr dx")
-_GATHER = {index: _kernels(f"gather_{index}", "ptr x, ptr index, ptr y") for index in _INDEX_DTYPES}
-_SCATTER = {index: per_dtype("pool.cu", f"scatter_{index}", "ptr x, ptr index, ptr y, i64 columns, i32 channels, "
-                             "i32 outputs, i32 positions", threads=THREADS) for index in _INDEX_DTYPES}
+_GATHER = _kernels("gather", "ptr x, ptr index, ptr y")
+_SCATTER = per_dtype("pool.cu", "scatter", "ptr x, ptr index, ptr y, i64 columns, i32 channels, i32 outputs, "
+                     "i32 positions", threads=THREADS)
 
 
 class _Plan(NamedTuple):
@@ -271,7 +271,7 @@ def adaptive_avg_pool2d_backward_cuda(g: Array, *, hw: Pair) -> Array:
 def pool_gather_cuda(x: Array, index: Array) -> Array:
     y = empty(index.shape, x.dtype)
     plan = _adaptive(False, x.shape, index.shape[1:3], "outputs", LANES[x.dtype])
-    _launch(_GATHER[index.dtype], x.dtype, plan, x, index, y)
+    _launch(_GATHER, x.dtype, plan, x, as_int64(index), y)
     return y
 
 
@@ -280,5 +280,5 @@ def pool_scatter_cuda(x: Array, index: Array, *, hw: Pair) -> Array:
     n, oh, ow, c = x.shape
     y, positions = empty((n, *hw, c), x.dtype), hw[0] * hw[1]
     grid = (-(-n * c // 32), -(-positions // SCATTER_POSITIONS))
-    _SCATTER[index.dtype][x.dtype](grid, x, index, y, n * c, c, oh * ow, positions)
+    _SCATTER[x.dtype](grid, x, as_int64(index), y, n * c, c, oh * ow, positions)
     return y

@@ -1,11 +1,11 @@
 // What:     max and average pooling with their gradients, and reading and adding by index.
 //           max      y = max over the window; index = ih * IW + iw of the first maximum; a NaN is the maximum
 //           average  y = sum over the window / (its pixels inside of x, or all of them where padding is counted)
-// Layout:   NHWC; index int32 (int64 too in gather and scatter).
+// Layout:   NHWC; index int32, in gather and scatter int64.
 // Zeros:    a window is trimmed to the map, so padding is never read. The gradients gather: an input pixel sums over
 //           the windows that hold it, in ascending order; nothing is scattered and nothing is cleared first.
 // Accuracy: means keep what rounding leaves out of a sum. So do gradients in the `single` kernels, which therefore serve
-//           all pixels that more than CHAIN windows hold; packets are added in one short chain.
+//           all pixels that more than 16 windows hold; packets are added in one short chain.
 // Planes:   pool_planes.cu has max and average pooling of and into planes of float32, and the gradient of maxima of
 //           windows that are apart.
 // Requires: an image below 2^31 elements; for the packet kernels C a multiple of 16 bytes.
@@ -13,8 +13,7 @@
 //           TILE x TILE pixels in the gradients, which read a window once for all of them; channels fastest, of every
 //           `apart`-th image: a thread finds its place and its windows once for all of these. BATCH pixels of a window
 //           are loaded before the first is used.
-// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): max 2x2 94 %, its gradient 92 %;
-//           average 95 %, gradient 89 %
+// Measured: benchmarks/results/h100/bandwidth.jsonl
 #include "pool_backward.cuh"
 
 // The same for windows of 3 x 3 at stride 1, a strip of a column of dx at a time: a row of windows has shares for three
@@ -86,14 +85,14 @@ template <int V, class T> INLINE void avg_pool_backward(const Pool &p, int k, co
 }
 
 // y[n, oh, ow, c] = x[n, index[n, oh, ow, c], c]; NaN where the index is outside of the map
-template <int V, class T, class Index>
-INLINE void pool_gather(const Pool &p, int k, const T *x, const Index *index, T *y) {
+template <int V, class T>
+INLINE void pool_gather(const Pool &p, int k, const T *x, const i64 *index, T *y) {
   const Site s = site_of<V>(p, k);
   const i64 pixels = static_cast<i64>(p.h.in.n) * p.w.in.n;
   for (int image = s.image; image < p.images; image += p.apart) {
     const T *from = x + p.input_image(image) + s.c;
     const i64 at = p.output_image(image) + p.output_at(s.row, s.column) + s.c;
-    const Lanes<V, Index> positions = load<V>(index + at);
+    const Lanes<V, i64> positions = load<V>(index + at);
     Lanes<V, T> lanes;
     UNROLL for (int l = 0; l < V; l++) {
       const i64 position = positions.v[l];
@@ -107,53 +106,26 @@ INLINE void pool_gather(const Pool &p, int k, const T *x, const Index *index, T 
 // y[n, i, c] = sum of x[n, k, c] over all k, ascending, with index[n, k, c] == i. An index outside of the map makes all
 // of y[n, :, c] NaN.
 // A lane has one column (n, c), a warp POSITIONS of its positions: it reads all indices of its columns, and adds what
-// falls among its positions in shared memory, where no other thread meets it. These are chains of float32; a lane whose
-// sums got CHAIN terms or more beside their first ones begins again, half as many positions at a time, and keeps what
-// rounding leaves out.
-template <class T, class Index>
-INLINE void pool_scatter(const T *x, const Index *index, T *y, i64 columns, int channels, int outputs, int positions) {
-  constexpr int POSITIONS = 32, WARPS = THREADS / 32, HALF = POSITIONS / 2;
-  __shared__ float maps[WARPS][POSITIONS][32];  // (warp, position, column); or HALF sums, and what they lack
+// falls among its positions in shared memory, where no other thread meets it.
+template <class T>
+INLINE void pool_scatter(const T *x, const i64 *index, T *y, i64 columns, int channels, int outputs, int positions) {
+  constexpr int POSITIONS = 16, WARPS = THREADS / 32;
+  __shared__ ExactSum maps[WARPS][POSITIONS][32];  // (warp, position, column)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const i64 column = static_cast<i64>(blockIdx.x) * 32 + lane;
   const int begin = (blockIdx.y * WARPS + warp) * POSITIONS, mine = min(POSITIONS, positions - begin);
   if (column >= columns || mine <= 0) return;
   const i64 image = column / channels, c = column % channels;
-  float(*map)[32] = maps[warp];
+  ExactSum(*map)[32] = maps[warp];
+  for (int i = 0; i < mine; i++) map[i][lane] = {0, 0};
   bool bad = false;
-  // add(i, v) for all terms of the positions first + i, i < count
-  const auto each_term = [&](int first, int count, const auto &add) {
-    for (int i = 0; i < POSITIONS; i++) map[i][lane] = 0;
-    UNROLL_BY(4) for (int k = 0; k < outputs; k++) {
-      const i64 at = (image * outputs + k) * channels + c, position = index[at], i = position - first;
-      bad |= position < 0 || position >= positions;
-      if (0 <= i && i < count) add(static_cast<int>(i), to_float(x[at]));
-    }
-  };
-  const auto store_sum = [&](int position, float sum) {
-    y[(image * positions + position) * channels + c] = from_float<T>(bad ? NAN : sum);
-  };
-
-  int more = 0;
-  each_term(begin, mine, [&](int i, float v) {
-    const float sum = map[i][lane];
-    more += sum != 0;
-    map[i][lane] = sum + v;
-  });
-  if (more < CHAIN) {
-    for (int i = 0; i < mine; i++) store_sum(begin + i, map[i][lane]);
-    return;
+  UNROLL_BY(4) for (int k = 0; k < outputs; k++) {
+    const i64 at = (image * outputs + k) * channels + c, position = index[at], i = position - begin;
+    bad |= position < 0 || position >= positions;
+    if (0 <= i && i < mine) map[i][lane].add(to_float(x[at]));
   }
-  for (int first = 0; first < mine; first += HALF) {
-    const int count = min(HALF, mine - first);
-    each_term(begin + first, count, [&](int i, float v) {
-      ExactSum s = {map[i][lane], map[i + HALF][lane]};
-      s.add(v);
-      map[i][lane] = s.sum;
-      map[i + HALF][lane] = s.rest;
-    });
-    for (int i = 0; i < count; i++) store_sum(begin + first + i, ExactSum{map[i][lane], map[i + HALF][lane]}.value());
-  }
+  for (int i = 0; i < mine; i++)
+    y[(image * positions + begin + i) * channels + c] = from_float<T>(bad ? NAN : map[i][lane].value());
 }
 
 // See PIECE_KERNELS: name_<dtype> takes packets, name_single_<dtype> one element per thread.
@@ -172,19 +144,15 @@ INLINE void pool_scatter(const T *x, const Index *index, T *y, i64 columns, int 
   MAX_POOL(T, _wide, suffix, V, int) \
   KERNEL(avg_pool##suffix, avg_pool<V>(p, k, Input<V, T>{x}, Output<V, T>{y}), const T *x, T *y) \
   KERNEL(avg_pool_backward##suffix, avg_pool_backward<V>(p, k, g, dx), const T *g, T *dx) \
-  KERNEL(gather_int32##suffix, pool_gather<V>(p, k, x, index, y), const T *x, const int *index, T *y) \
-  KERNEL(gather_int64##suffix, pool_gather<V>(p, k, x, index, y), const T *x, const i64 *index, T *y)
+  KERNEL(gather##suffix, pool_gather<V>(p, k, x, index, y), const T *x, const i64 *index, T *y)
 PIECE_KERNELS(KERNELS)
 
-#define SCATTER(T, name, Index) \
-  ALPHA_ENTRY(name, (THREADS), \
-              (const T *x, const Index *index, T *y, i64 columns, int channels, int outputs, int positions), \
-              pool_scatter(x, index, y, columns, channels, outputs, positions))
 #define PACKETS(T, dtype) \
   FORWARD(T, max_pool_rows_##dtype, LANES<T>, (max_pool_rows<LANES<T>, T>), unsigned char) \
   KERNEL(max_pool_backward_rows_##dtype, max_pool_backward_rows<LANES<T>>(p, k, g, dx, index), \
          const unsigned char *index, const T *g, T *dx) \
-  SCATTER(T, scatter_int32_##dtype, int) \
-  SCATTER(T, scatter_int64_##dtype, i64)
+  ALPHA_ENTRY(scatter_##dtype, (THREADS), \
+              (const T *x, const i64 *index, T *y, i64 columns, int channels, int outputs, int positions), \
+              pool_scatter(x, index, y, columns, channels, outputs, positions))
 FLOAT_KERNELS(PACKETS)
 KERNEL(max_pool_index, write_index(p, k, place, index), const unsigned char *place, int *index)

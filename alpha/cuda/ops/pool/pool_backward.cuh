@@ -4,8 +4,6 @@
 
 constexpr int TILE = 2;  // pixels of x along an axis that a thread of a gradient takes
 
-constexpr int CHAIN = 16;  // terms of a float32 sum that keeps nothing else
-
 // What adds up V neighbouring elements
 template <int V> struct SumsOf {
   float sum[V] = {};

@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from alpha.cuda import lazy
-from alpha.cuda.ops.pointwise import convert, filled, pattern_of
+from alpha.cuda.ops.pointwise import as_int64, filled, pattern_of
 from alpha.cuda.ops.pointwise.layout import RANK, layout_type, packed
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty, offset
@@ -252,7 +252,7 @@ def argsort_rows_cuda(x: Array, *, descending: bool) -> Array:
 # ---- rows by their numbers -------------------------------------------------------------------------------------------
 @ops.take.impl("cuda")
 def take_cuda(x: Array, index: Array) -> Array:
-    index = index if index.dtype == "int64" else convert(index, "int64")
+    index = as_int64(index)
     y = empty(index.shape + x.shape[1:], x.dtype)
     if y.size:  # x has rows, ops.take has looked
         nbytes, floats = y.nbytes // index.size, int(x.dtype in FLOAT_DTYPES)    # of a row
@@ -264,7 +264,7 @@ def take_cuda(x: Array, index: Array) -> Array:
 
 @ops.take_grad.impl("cuda")
 def take_grad_cuda(g: Array, index: Array, *, rows: int) -> Array:
-    index = index if index.dtype == "int64" else convert(index, "int64")
+    index = as_int64(index)
     dx = empty((rows, *g.shape[index.ndim:]), g.dtype)
     columns = prod(dx.shape[1:])
     warps = rows * -(-columns // COLUMNS)
