@@ -52,12 +52,12 @@ def test_agrees_with_the_cpu(case):
     agree(case)
 
 
-@pytest.mark.parametrize("transpose_a, transpose_b", [*itertools.product((False, True), repeat=2)])
+@pytest.mark.parametrize("transpose_a, transpose_b", [(False, False), (False, True), (True, False)])
 def test_every_tile_is_bitwise_right_on_integers(device, transpose_a, transpose_b):
     from alpha.cuda.conv.split import Partial
     from alpha.cuda.ops import matmul as module
     from alpha.cuda.runtime.memory import download, empty, upload
-    for tile, split in itertools.product(module.tiles_of(transpose_a, transpose_b), (1, 2, 3)):
+    for tile, split in itertools.product(module.TILES, (1, 2, 3)):
         sizes = itertools.product((1, 20, 160), (4, 132), (8, 68)) if tile.vector == 4 else (
             (1, 1, 1), (33, 5, 7), (65, 70, 19))
         for m, n, k in sizes:

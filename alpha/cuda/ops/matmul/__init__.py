@@ -26,9 +26,10 @@ from alpha.errors import DTypeError, message
 from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 from alpha.ops.matmul import linear, matmul
+from alpha.ops.shape import permute
 
 TILES = tuple(tile for tile in gemm.TILES if (tile.rows, tile.columns) != (32, 64))  # no layer's product is best by it
-BOTH_TRANSPOSED = tuple(tile for tile in TILES if (tile.rows, tile.threads) in ((64, 128), (32, 64)))
+LAYOUTS = (False, False), (False, True), (True, False)  # whether a is transposed, and b
 
 
 def _kernel(tile: Tile, transpose_a: bool, transpose_b: bool, split: bool) -> Kernel:
@@ -38,19 +39,16 @@ def _kernel(tile: Tile, transpose_a: bool, transpose_b: bool, split: bool) -> Ke
                   threads=tile.threads, shared=tile.shared_bytes(not transpose_a, transpose_b), defines=tile.defines)
 
 
-def tiles_of(transpose_a: bool, transpose_b: bool) -> tuple[Tile, ...]:
-    """Returns the tiles of a layout: few where both operands are transposed, as no layer has them."""
-    return BOTH_TRANSPOSED if transpose_a and transpose_b else TILES
-
-
-KERNELS = {(tile, *layout): _kernel(tile, *layout) for layout in product((False, True), repeat=3)
-           for tile in tiles_of(*layout[:2])}
+KERNELS = {(tile, *layout, split): _kernel(tile, *layout, split)
+           for tile, layout, split in product(TILES, LAYOUTS, (False, True))}
 
 
 @matmul.impl("cuda")
 def matmul_cuda(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, dtype: str | None,
                 algorithm: Request = AUTO) -> Array:
     rows.check_algorithm("matmul", algorithm)
+    if transpose_a and transpose_b:  # as in no layer: a copy will do
+        a, transpose_a = permute.impls["cuda"](a, axes=(*range(len(a.shape) - 2), -1, -2)), False
     p = _product(a.shape, b.shape, transpose_a, transpose_b)
     y = empty(p.y_shape, dtype or (a.dtype if a.dtype in HALF_DTYPES else b.dtype))
     _multiply(p, a, b, y, NOTHING)
@@ -140,7 +138,7 @@ def _as_convolution(p: Product, precision: str, dtype: str) -> Callable[..., Non
 
     Rows are images, and columns channels:  a b^T is fprop (x, w),  a b is dgrad (g, w),  a^T b is wgrad (g, x).
     """
-    if p.batch != 1 or (p.transpose_a and p.transpose_b) or p.k == 0:
+    if p.batch != 1 or p.k == 0:
         return None
     return _convolution(p.m, p.n, p.k, p.transpose_a, p.transpose_b, precision, dtype)
 
@@ -188,7 +186,7 @@ def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: 
         tile, split = option
         return time_us(makespan(tile.slab_clocks(transpose_b), tile.threads, tile.blocks, shares(sums(tile), split)))
 
-    tile, split = min(((tile, split) for tile, split in product(tiles_of(transpose_a, transpose_b), SPLITS)
+    tile, split = min(((tile, split) for tile, split in product(TILES, SPLITS)
                        if tile.vector == vector
                        and (split == 1 or not refusal(sums(tile), split, tile.blocks * device().sm_count))), key=cost)
     tiles = sums(tile)[0][0]

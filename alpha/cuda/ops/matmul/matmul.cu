@@ -2,8 +2,8 @@
 //
 // What:     y[n][i][j] = activation(sum_k a[n][i][k] * b[n][k][j] + bias[j]);  *_split: sums may be cut into slices
 // Layout:   y (batch, M, N); nn: a (.., M, K), b (.., K, N); with t in the first place a is (.., K, M), in the second b is
-//           (.., N, K); all row-major. Entry n of the batch takes matrix matrices[n].x of a and matrices[n].y of b, or
-//           without that table matrix n * a_step of a and n * b_step of b
+//           (.., N, K), not both; all row-major. Entry n of the batch takes matrix matrices[n].x of a and matrices[n].y
+//           of b, or without that table matrix n * a_step of a and n * b_step of b
 // GEMM:     rows i, columns j, sum k; operands as they lie, K-major or MN-major
 // Requires: VECTOR = 4: K % 4 == 0 for a K-major operand, M % 4 == 0 (N % 4 == 0) for a transposed a (for a plain b)
 // Threads:  one block per slice of a tile: grid (tiles, columns fastest; slices of each). See gemm_ffma.cuh, split.cuh
@@ -89,4 +89,3 @@ template <class T, bool SPLIT> INLINE void matmul_block(const Matrices &p, float
 MATMULS(nn, true, false)
 MATMULS(nt, true, true)
 MATMULS(tn, false, false)
-MATMULS(tt, false, true)
