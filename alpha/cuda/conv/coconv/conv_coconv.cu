@@ -17,11 +17,7 @@
 // Exact:    where planes do not hold an operand of float32 results, `exact_sum` makes the sums; it leaves the padding out
 // Requires: sm_90a; stride 1; one group; channels multiples of 8; levels begin at multiples of 16 and of `unit`
 // Threads:  384: warps 0 and 1 copy the halos of consumers 0 and 1, warp 2 filters; each consumer has TILE_DEPTH tiles
-// Measured: H200, nvcc 13.0, us in bursts, operands made before (benchmarks/coconv.py), 2026-11-24, fprop / dgrad,
-//           beside the best of PyTorch 2.11 (cuDNN 9.19): bf16 64 x 56x56, 64 channels, 4 levels 64 / 44 (188 / 235);
-//           512 x 16x16, 128, 3 levels 89 / 66 (183 / 191). float16x2 of the first 159 / 95 (strict 1038 / 857, TF32
-//           325 / 357). Levels of 16 columns: 33 clocks a product of 64 x 16 x 16, which reads its rows in 16; of issue
-//           slots half are used (ncu)
+// Measured: benchmarks/results/h200/coconv.jsonl
 #include "conv/exact/exact_sum.cuh"
 #include "conv/wgmma/gemm_wgmma.cuh"
 #include "conv/wgmma/tile_statistics.cuh"

@@ -167,11 +167,12 @@ class Transformed(Candidate):
 
     def _in_one(self, desc: ConvDesc) -> Launch:
         """Returns the launch of a depthwise pass."""
-        s, maps, turned = self.sizes(desc), map_cuts(self.way, self.pass_name, desc), self.pass_name == "dgrad"
+        s, turned = self.sizes(desc), self.pass_name == "dgrad"
+        inputs, outputs = map_cuts(self.way, self.pass_name, desc)
         f = desc.h.f, desc.w.f
         cut = filters_cut(1, desc.ic, f, (0, 1, prod(f)), turned)
         transform = s.kernels.step("filters", cut, s.kernels.points_of(desc.ic))
-        run, floats = s.kernels.in_one(maps.inputs, maps.outputs), s.filter_floats
+        run, floats = s.kernels.in_one(inputs, outputs), s.filter_floats
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             u = empty((floats,), "float32")
@@ -180,7 +181,8 @@ class Transformed(Candidate):
         return launch
 
     def _forward(self, desc: ConvDesc) -> Launch:
-        s, maps, turned = self.sizes(desc), map_cuts(self.way, self.pass_name, desc), self.pass_name == "dgrad"
+        s, turned = self.sizes(desc), self.pass_name == "dgrad"
+        inputs, outputs = map_cuts(self.way, self.pass_name, desc)
         kernels, inner, size = s.kernels, s.tiles.inner, prod(desc.w_shape[1:])
         strides, step = ((size, desc.ic, 1), 1) if turned else ((1, desc.ic, size), size)
         steps = []
@@ -189,9 +191,9 @@ class Transformed(Candidate):
             chunks = []
             for tile, count in s.chunks:
                 product = self._product(s, count, outer)
-                chunks.append((kernels.step("inputs", maps.inputs, kernels.points_of(inner), tile, count),
+                chunks.append((kernels.step("inputs", inputs, kernels.points_of(inner), tile, count),
                                self._multiplier(product).prepare(product),
-                               kernels.step("outputs", maps.outputs.channels(outer), kernels.points_of(outer),
+                               kernels.step("outputs", outputs.channels(outer), kernels.points_of(outer),
                                                  tile, count)))
             steps.append((4 * first * step, 4 * first,
                           kernels.step("filters", cut, kernels.points_of(outer, inner)), chunks))
@@ -209,7 +211,8 @@ class Transformed(Candidate):
         return launch
 
     def _gradient(self, desc: ConvDesc) -> Launch:
-        s, maps, depthwise = self.sizes(desc), map_cuts(self.way, "wgrad", desc), desc.groups > 1
+        s, depthwise = self.sizes(desc), desc.groups > 1
+        inputs, outputs = map_cuts(self.way, "wgrad", desc)
         kernels, inner, f, row = s.kernels, s.tiles.inner, (desc.h.f, desc.w.f), prod(desc.w_shape[1:])
         steps = []
         for first, outer in s.blocks:
@@ -220,8 +223,8 @@ class Transformed(Candidate):
             chunks = []
             for tile, count in s.chunks:
                 product = self._product(s, count, outer)
-                chunks.append((kernels.step("inputs", maps.inputs, kernels.points_of(inner), tile, count),
-                               kernels.step("outputs_t", maps.outputs.channels(outer), kernels.points_of(outer),
+                chunks.append((kernels.step("inputs", inputs, kernels.points_of(inner), tile, count),
+                               kernels.step("outputs_t", outputs.channels(outer), kernels.points_of(outer),
                                                  tile, count),
                                kernels.sums(count, inner) if depthwise else self._multiplier(product).prepare(product)))
             steps.append((4 * first, 4 * first * row, chunks, kernels.step("filters_t", cut, points)))

@@ -53,15 +53,11 @@ def filters_cut(filters: int, channels: int, f: Pair, strides: tuple[int, int, i
     return Cut((filters, *f, channels), strides, (1, 1), f, (0, 0), f, turned)
 
 
-class MapCuts(NamedTuple):
-    """The tiles of a pass: those that are read of x (of g in dgrad), and those of y (of dx; of g in wgrad)."""
+def map_cuts(way: Way, pass_name: str, desc: ConvDesc) -> tuple[Cut, Cut]:
+    """Returns the tiles of x (of g in dgrad), and those of y (of dx; of g in wgrad).
 
-    inputs: Cut
-    outputs: Cut
-
-
-def map_cuts(way: Way, pass_name: str, desc: ConvDesc) -> MapCuts:
-    """Returns how the maps of a pass are cut.  dgrad reads g, padded so that the filters can be turned."""
+    dgrad reads g, padded so that the filters can be turned.
+    """
     h, w = desc.h, desc.w
     read, written, padding = desc.x_shape, desc.y_shape, (h.p, w.p)
     if pass_name == "dgrad":
@@ -69,8 +65,8 @@ def map_cuts(way: Way, pass_name: str, desc: ConvDesc) -> MapCuts:
     edge = (way.tile + h.f - 1, way.tile + w.f - 1) if way.name == "winograd" else (way.tile, way.tile)
     step = edge[0] - h.f + 1, edge[1] - w.f + 1
     grid = ceil_div(written[1], step[0]), ceil_div(written[2], step[1])
-    return MapCuts(Cut(read, _nhwc(read), grid, step, padding, edge),
-                   Cut(written, _nhwc(written), grid, step, (0, 0), step))
+    return (Cut(read, _nhwc(read), grid, step, padding, edge),
+            Cut(written, _nhwc(written), grid, step, (0, 0), step))
 
 
 def _nhwc(shape: tuple[int, ...]) -> tuple[int, int, int]:
