@@ -189,9 +189,9 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         wgrad={"64x32x16/64": 0.50, "16x32x16/32": 0.29, "16x32x16/32 unaligned": 0.26},  # of the FMA rate
         few={("fprop", 3): 0.37, ("fprop", 1): 0.13, ("wgrad", 3): 0.31, ("wgrad", 1): 0.15}),  # by channels; H200
     stem_mma=Group(
-        launches={"fprop": 1, "dgrad": 1, "wgrad": 2},
-        depth={"fprop": 10, "dgrad": 12, "wgrad": 13},  # tables, fragments of w and the first lines; sums over blocks
-        dram={"fprop": 1.1, "dgrad": 0.95, "wgrad": 1.1}, dgrad=0.5,  # of the rates of memory; of tensor cores
+        launches={"fprop": 1, "wgrad": 2},
+        depth={"fprop": 10, "wgrad": 13},  # tables, fragments of w; sums over blocks
+        dram=1.1,                          # of the rate of memory
         # Clocks of a multiprocessor for a position and all columns, and for each chunk of filters, by pass and channels
         # of g that are read at a time, bytes of an element and products.
         clocks={("fprop", 4): {(4, 3): (2.3, 22.0), (4, 1): (8.9, 11.1), (2, 1): (9.3, 3.8)},

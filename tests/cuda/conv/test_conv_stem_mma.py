@@ -29,7 +29,7 @@ MORE = (square("two_tiles", 2, 20, 3, 64, 3, 1, 1), square("two_column_tiles", 1
         Case("column", 2, (300, 1), 1, 12, (3, 1), (1, 1), (1, 0)),
         Case("uneven", 3, (14, 11), 3, 20, (3, 5), (2, 1), (0, 2), (1, 2)))
 CASES = (*(case for case in small_cases() if case.ic <= 4 and case.groups == 1), *MORE)
-CANDIDATES = tuple(c for c in stem_mma.CANDIDATES if c.pass_name != "dgrad")
+CANDIDATES = stem_mma.CANDIDATES
 LIMITS = {"fp32": 5e-7, "tf32": 6e-4, "bf16": 5e-3, "fp16": 6e-4}  # docs/numerics.md; fp32 does better
 
 
@@ -37,14 +37,10 @@ def of(pass_name: str):
     return [c for c in CANDIDATES if c.pass_name == pass_name]
 
 
-def each_mode(candidates):
-    """Where every access is checked, the modes whose accesses differ."""
-    found = [c for c in candidates if not CHECKED or c.mode.precision in ("fp32", "bf16")]
-    return pytest.mark.parametrize("c", found, ids=lambda c: c.name)
-
-
 def each(pass_name: str):
-    return each_mode(of(pass_name))
+    """Where every access is checked, the modes whose accesses differ."""
+    found = [c for c in of(pass_name) if not CHECKED or c.mode.precision in ("fp32", "bf16")]
+    return pytest.mark.parametrize("c", found, ids=lambda c: c.name)
 
 
 def fprop(c, case: Case, x, w, b=None, relu=False, w_dtype: str = "float32") -> np.ndarray:
@@ -235,3 +231,12 @@ def test_the_first_layer_is_planned_so(as_h100):
         for mode in stem_mma.MODES:
             found = rank(pass_name, desc, mode.precision)[0].candidate.name
             assert found.startswith("conv_stem_mma"), found
+
+
+@pytest.mark.parametrize("n", [128, 512])
+def test_the_gradient_of_its_input_is_left_to_other_kernels(as_h100, n):
+    """float32 to multiply-adds, 16 bits to padded channels on wgmma."""
+    desc = square("first", n, 32, 3, 64, 3, 1, 1).desc
+    for mode in stem_mma.MODES:
+        found = rank("dgrad", desc, mode.precision)[0].candidate.name
+        assert found == "stem_dgrad" if mode.dtype == "float32" else found.endswith(f"{mode.dtype} padded"), found

@@ -1,5 +1,5 @@
-// What the first layer's kernels on tensor cores share (conv_stem_mma*.cu; dgrad the products alone): their tiles of
-// positions, what x has for one of them, and products of float32 by TF32.
+// What the first layer's kernels on tensor cores share (conv_stem_mma*.cu): their tiles of positions, what x has for one
+// of them, and products of float32 by TF32.
 //
 // What:     a tile is tile_h x tile_w outputs of an image, up to POSITIONS; row p of its product is output
 //           (p / tile_w, p % tile_w). Its patch is what they read of x: `lines` lines of `line` elements

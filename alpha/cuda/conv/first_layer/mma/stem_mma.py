@@ -1,4 +1,4 @@
-"""The first layer on tensor cores, from sm_80 on: conv_stem_mma.cu, conv_stem_mma_dgrad.cu, conv_stem_mma_wgrad.cu.
+"""The first layer on tensor cores, from sm_80 on: conv_stem_mma.cu, conv_stem_mma_wgrad.cu.
 
 At most four input channels. float32 is multiplied as TF32, in the mode fp32 by three products of its two halves, and 16
 bits as they are; nothing is scaled, split or padded in memory.
@@ -205,90 +205,10 @@ def only_stage(pass_name: str, desc: ConvDesc, mode: Mode, vector: int = 4) -> S
     each, per_chunk = c.clocks[pass_name, vector][itemsize, mode.products]
     products = COLUMNS * CHUNK * mode.products / (on.mma * 2 / itemsize)
     clocks = max(each + per_chunk * chunks, products * chunks)
-    return Stage(rows * clocks / on.sm_count, "clocks", desc.nbytes(itemsize) / c.dram[pass_name], "dram",
+    return Stage(rows * clocks / on.sm_count, "clocks", desc.nbytes(itemsize) / c.dram, "dram",
                  c.depth[pass_name], c.launches[pass_name])
-
-
-# Of conv_stem_mma_dgrad.cu: a warp computes a band of lines of dx, and reads the lines of g for it once.
-BAND_WARPS, SEGMENT, BAND_CHANNELS, TAPS, BAND_COLUMNS = 4, 32, 64, 3, 32  # columns of a product, in blocks of 8
-PLACES = 6                              # of w's fragments
-PER_BAND = 2                            # what a band takes beside its lines of g, in lines: an estimate
-
-
-class Bands(NamedTuple):
-    """How an image is cut: lines of a band of dx, bands and segments of an image, and the first position of g's lines
-    that is of any use."""
-
-    height: int
-    per_height: int
-    segments: int
-    first: int
-
-    @property
-    def per_image(self) -> int:
-        return self.per_height * self.segments
-
-
-@lru_cache(maxsize=256)
-def bands_of(desc: ConvDesc, warps: int) -> Bands:
-    """Returns the bands that so many warps at a time do first."""
-    h, w = desc.h, desc.w
-    first = max(0, w.p - w.f + 1)  # a wide padding has positions of g that meet nothing but padding
-    segments = 1 + max(0, ceil_div(min(w.o, w.i + w.p) - first - SEGMENT, SEGMENT + 1 - w.f))
-
-    def lines(height: int) -> int:  # of g, that a warp goes through
-        return ceil_div(desc.n * segments * ceil_div(h.i, height), warps) * (height + h.f - 1 + PER_BAND)
-
-    height = min(sorted({ceil_div(h.i, bands) for bands in range(1, h.i + 1)}, reverse=True), key=lines)
-    return Bands(height, ceil_div(h.i, height), segments, first)
-
-
-class StemMmaDgrad(Candidate):
-    """stem_mma_dgrad in a mode: 64 filters of 3x3x3."""
-
-    pass_name = "dgrad"
-
-    def __init__(self, mode: Mode) -> None:
-        self.mode, self.precisions, self.name = mode, (mode.precision,), f"conv_stem_mma_dgrad {mode.precision}"
-        self.reads = self.writes = mode.dtype
-        shared = PLACES * 8 * BAND_CHANNELS * ITEMSIZE[mode.dtype] * (2 if mode.products == 3 else 1)
-        self.kernel = Kernel(
-            "conv_stem_mma_dgrad.cu", "stem_mma_dgrad", "ptr g, ptr w, ptr dx, i32 images, i32 ih, i32 iw, i32 ic, "
-            "i32 oh, i32 ow, i32 oc, i32 fh, i32 fw, i32 pad_h, i32 pad_w, i32 height, i32 bands, i32 segments, "
-            "i32 first", threads=32 * BAND_WARPS, shared=shared, defines=mode.defines)
-        self.blocks = 3 if mode.products == 1 else 2  # resident on a multiprocessor
-
-    def _bands(self, desc: ConvDesc) -> Bands:
-        return bands_of(desc, device().sm_count * self.blocks * BAND_WARPS)
-
-    def rejection(self, desc: ConvDesc) -> str | None:
-        if refused := channels_refusal(desc):
-            return refused
-        if any(axis.s > 1 or axis.d > 1 for axis in (desc.h, desc.w)):
-            return "strides and dilations of 1 are served"
-        if (desc.h.f, desc.w.f, desc.ic, desc.oc) != (TAPS, TAPS, TAPS, BAND_CHANNELS):
-            return f"{desc.oc} filters of {desc.h.f}x{desc.w.f}x{desc.ic}, {BAND_CHANNELS} of 3x3x3 are served"
-        return oversized(desc)
-
-    def cost(self, desc: ConvDesc) -> Cost:
-        bands, c = self._bands(desc), device().table.stem_mma
-        lines = desc.n * bands.segments * (desc.h.i + bands.per_height * (desc.h.f - 1))  # of g
-        products = lines * SEGMENT * BAND_COLUMNS * BAND_CHANNELS * self.mode.products
-        itemsize = ITEMSIZE[self.mode.dtype]  # float32 has half the rate
-        return Cost((Stage(products * itemsize / c.dgrad, "mma", desc.nbytes(itemsize) / c.dram["dgrad"], "dram",
-                           c.depth["dgrad"], c.launches["dgrad"]),))
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        bands, kernel, h, w = self._bands(desc), self.kernel, desc.h, desc.w
-        grid = min(ceil_div(desc.n * bands.per_image, BAND_WARPS), context.sm_count * self.blocks)
-        sizes = desc.n, h.i, w.i, desc.ic, h.o, w.o, desc.oc, h.f, w.f, h.p, w.p, *bands
-
-        def launch(g: Array, w: Array, dx: Array) -> None:
-            kernel(grid, g, float32_filters(w), dx, *sizes)
-        return launch
 
 
 VECTORS = {"fp32": (4,), "tf32": (1,), "bf16": (4, 1), "fp16": (4, 1)}  # the others are missed by no network
 CANDIDATES = (*(StemMmaFprop(mode) for mode in MODES),
-              *map(StemMmaDgrad, MODES),
               *(StemMmaWgrad(mode, vector) for mode in MODES for vector in VECTORS[mode.precision]))
