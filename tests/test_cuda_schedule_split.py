@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from heapq import heapify, heapreplace
 
 import numpy as np
 import pytest
 
 from alpha.cuda.conv.costs import H100, HOPPER, time_us
-from alpha.cuda.conv.ffma import gemm
 from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan
 from alpha.cuda.conv.ffma.slab import FfmaSlab
 from alpha.cuda.conv.split import LEAST_SLABS, MOST_WAVES, SPLITS, Share, cut, refusal, shares, slices_of
@@ -61,44 +59,8 @@ def test_a_split_that_does_not_pay_is_refused_with_the_numbers():
 # ---- what a launch costs ---------------------------------------------------------------------------------------------
 
 
-def one_by_one(work, queues, resident, together):
-    """Returns what gemm._end does, each queue and each block on its own."""
-    waiting = [each for count, each in work for _ in range(count)][::-1]
-    held = [[] for _ in range(queues)]
-    for queue in resident * held:
-        if waiting:
-            queue.append(waiting.pop())
-
-    def end(now, number):
-        queue = held[number]
-        alone = 0.8 if len(queue) == 1 else 1
-        return (now + queue[0] / alone, sum(queue), number) if queue else (np.inf, 0, number)
-    events = [end(0.0, number) for number in range(queues)]
-    heapify(events)
-    last = 0.0
-    while events[0][0] < np.inf:
-        last, _, number = events[0]
-        held[number].pop(0)
-        if len(held[number]) <= resident - together:
-            for _ in range(together):
-                if waiting:
-                    held[number].append(waiting.pop())
-        heapreplace(events, end(last, number))
-    return last
-
-
-@pytest.mark.parametrize("together", [1, 2])
-def test_queues_followed_together_end_like_queues_followed_one_by_one(together):
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        lengths = sorted(rng.choice(1000, rng.integers(1, 6), replace=False) + 1.5, reverse=True)
-        work = [(together * int(rng.integers(1, 30)), float(each)) for each in lengths]
-        sizes = together * int(rng.integers(1, 9)), together * int(rng.integers(1, 5)), together
-        assert gemm._end(work, *sizes, 0.8) == pytest.approx(one_by_one(work, *sizes), rel=1e-9)
-
-
 def cost(tile: Tile, *work: tuple[int, ...]) -> float:
-    made = makespan(tile.clocks(0.8), tile.threads, tile.blocks, [Share(*share) for share in work])
+    made = makespan(tile.clocks(0.8), tile.threads, [Share(*share) for share in work])
     return time_us(made, H100)
 
 

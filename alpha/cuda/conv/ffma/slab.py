@@ -104,7 +104,7 @@ class SlabTile(ConvTile):
         """Returns the split that is done first, and what it costs."""
         sums, slab_clocks, blocks = self.sums(desc), self.slab_clocks(), self.resident * device().sm_count
         splits = [self.split] if self.split else [s for s in SPLITS if s == 1 or not refusal(sums, s, blocks)]
-        return min(((split, makespan(slab_clocks, self.tile.threads, self.resident, shares(sums, split)))
+        return min(((split, makespan(slab_clocks, self.tile.threads, shares(sums, split)))
                     for split in splits), key=lambda option: time_us(option[1]))
 
     def sums(self, desc: ConvDesc) -> list[tuple[int, int]]:

@@ -184,7 +184,7 @@ def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: 
 
     def cost(option: tuple[Tile, int]) -> float:
         tile, split = option
-        return time_us(makespan(tile.slab_clocks(transpose_b), tile.threads, tile.blocks, shares(sums(tile), split)))
+        return time_us(makespan(tile.slab_clocks(transpose_b), tile.threads, shares(sums(tile), split)))
 
     tile, split = min(((tile, split) for tile, split in product(TILES, SPLITS)
                        if tile.vector == vector
