@@ -39,7 +39,8 @@ CASES = (*(case for case in small_cases() if case.ic <= 4 or case.groups == case
 
 def direct(pass_name, desc=None):
     """Returns the candidates that this file is about; those that fit, where a description is given."""
-    found = [c for c in candidates(pass_name) if c.name.startswith(("stem", "depthwise")) and c.reads == "float32"]
+    names = "stem", "depthwise", "few_fprop"
+    found = [c for c in candidates(pass_name) if c.name.startswith(names) and c.reads == "float32"]
     return [c for c in found if not (desc and c.rejection(desc))]
 
 
@@ -126,17 +127,16 @@ def test_every_candidate_serves_some_case(pass_name):
     (square("huge", 1 << 18, 64, 4, 8, 3), "2^30"),
 ], ids=lambda v: getattr(v, "name", v))
 def test_a_stem_kernel_says_why_it_cannot(case, fragment):
-    for pass_name in PASSES:
+    for pass_name in ("dgrad", "wgrad"):
         reasons = [c.rejection(case.desc) for c in candidates(pass_name) if c.name.startswith("stem")]
         assert reasons and all(fragment in (reason or "") for reason in reasons)
 
 
 def test_a_long_row_of_taps_is_left_to_others():
     desc = Case("", 2, (4, 80), 4, 8, (1, 40)).desc
-    for pass_name in ("fprop", "dgrad"):
-        reasons = [c.rejection(desc) for c in candidates(pass_name) if c.name.startswith("stem")]
-        assert any("a row of 40 taps" in (reason or "") for reason in reasons)
-        assert any(not c.rejection(desc) for c in candidates(pass_name))
+    reasons = [c.rejection(desc) for c in candidates("dgrad") if c.name.startswith("stem")]
+    assert any("a row of 40 taps" in (reason or "") for reason in reasons)
+    assert any(not c.rejection(desc) for c in candidates("dgrad"))
 
 
 @pytest.mark.parametrize(("case", "fragment"), [

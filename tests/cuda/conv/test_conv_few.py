@@ -1,4 +1,4 @@
-"""First layers of up to eight outputs: bitwise on small integers, in every dtype."""
+"""First layers on FMA units, eight outputs at a time: bitwise on small integers, in every dtype."""
 
 import numpy as np
 import pytest
@@ -19,15 +19,23 @@ pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
 LENET = square("lenet", 3, 32, 3, 6, 5)
 # Beside the catalogue: taps for two warps, tiles that end inside an image, each way to leave the map.
-CASES = (LENET, *(case for case in small_cases() if case.ic in few.CHANNELS and case.oc <= few.MOST
-                  and case.groups == 1),
+CASES = (LENET, *(case for case in small_cases() if case.ic <= 4 and case.oc <= 64 and case.groups == 1),
          square("grey", 2, 28, 1, 6, 5, 1, 2), square("7x7", 2, 20, 3, 8, 7, 2, 3),
          square("dilated", 2, 19, 3, 5, 3, 1, 2, 3), Case("wide", 2, (3, 1100), 1, 7, (3, 5), (1, 1), (1, 0)),
-         Case("high", 2, (300, 9), 3, 1, (3, 3), (2, 1), (0, 1)), square("wide_padding", 2, 3, 3, 8, 2, 1, 4))
+         Case("high", 2, (300, 9), 3, 1, (3, 3), (2, 1), (0, 1)), square("wide_padding", 2, 3, 3, 8, 2, 1, 4),
+         square("two_channels", 2, 9, 2, 9, 3, 1, 1), square("four_channels", 2, 9, 4, 16, 3, 1, 1),
+         square("64", 2, 32, 3, 64, 3, 1, 1), square("tail", 2, 18, 4, 68, 7, 2, 3),
+         square("11x11", 1, 31, 3, 24, 11, 4, 2))
+SERVED = {c: [case for case in CASES if not c.rejection(case.desc)] for c in few.CANDIDATES}
 
 
 def of(pass_name):
     return pytest.mark.parametrize("c", [c for c in few.CANDIDATES if c.pass_name == pass_name], ids=lambda c: c.name)
+
+
+def cases_of(pass_name):
+    return pytest.mark.parametrize(("c", "case"), [(c, case) for c in few.CANDIDATES if c.pass_name == pass_name
+                                                   for case in SERVED[c]], ids=lambda v: v.name)
 
 
 def fprop(c, case, x, w, b=None, relu=False):
@@ -55,10 +63,13 @@ def sm_count(request, monkeypatch):
         monkeypatch.setattr(context, "sm_count", request.param)
 
 
-@of("fprop")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_all_cases_are_served_forward_in_float32():
+    for c, served in SERVED.items():
+        assert (served == [*CASES]) == (c.name == "few_fprop float32") and len(served) > 10
+
+
+@cases_of("fprop")
 def test_fprop_is_exact(case, c, sm_count):
-    assert not c.rejection(case.desc)
     x, w, b = (ints(*shape, seed=seed, low=-1, high=2) for seed, shape in enumerate(
         (case.desc.x_shape, case.desc.w_shape, (case.oc,))))
     plain = conv_fprop_padded(x, w, **case.attrs).astype(np.float32)
@@ -66,8 +77,7 @@ def test_fprop_is_exact(case, c, sm_count):
     assert_equal_at(fprop(c, case, x, w, b, True), np.maximum(plain + b, 0), name="y with bias and relu")
 
 
-@of("wgrad")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@cases_of("wgrad")
 def test_wgrad_is_exact(case, c, sm_count):
     x, g = ints(*case.desc.x_shape, seed=0), ints(*case.desc.y_shape, seed=2)
     assert_equal_at(wgrad(c, case, x, g), conv_wgrad_padded(x, g, case.f, **case.attrs).astype(np.float32), name="dw")
@@ -113,13 +123,18 @@ def test_infinity_does_not_reach_taps_that_meet_padding(c):
 
 
 @pytest.mark.parametrize(("case", "why"), [
-    (square("", 2, 8, 2, 8, 3), "2 to 8 channels, 1 or 3 to at most 8 are served"),
-    (square("", 2, 8, 3, 9, 3), "3 to 9 channels"), (square("", 2, 8, 3, 6, 3, groups=3), "in 3 groups"),
-    (square("", 1, 40, 3, 6, 11), "11x11 taps of 3 channels do not fit into shared memory"),
+    (square("", 2, 8, 3, 6, 3, groups=3), "in 3 groups"), (square("", 2, 8, 5, 8, 3), "5 input channels"),
+    (square("", 1, 40, 3, 6, 12), "12x12 taps of 3 channels do not fit into shared memory"),
     (Case("", 1, (9000, 9000), 1, 1, (2, 2), (1, 1), (0, 0), (8000, 8000)), "do not fit into shared memory")])
 def test_it_says_why_it_cannot(case, why):
     for c in few.CANDIDATES:
         assert why in (c.rejection(case.desc) or ""), c.name
+
+
+@pytest.mark.parametrize("c", [c for c in few.CANDIDATES if c.name != "few_fprop float32"], ids=lambda c: c.name)
+def test_more_outputs_are_left_to_others(c):
+    assert c.rejection(square("", 2, 8, 2, 8, 3).desc) == "2 to 8 channels, 1 or 3 to at most 8 are served"
+    assert c.rejection(square("", 2, 8, 3, 9, 3).desc) == "3 to 9 channels, 1 or 3 to at most 8 are served"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "fma"])

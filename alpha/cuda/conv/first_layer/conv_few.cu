@@ -1,5 +1,5 @@
-// A first layer of few outputs in FFMA: forward, and the gradient of its filters. The products' tiles of other kernels
-// would be mostly empty: 5x5 filters from 3 to 6 channels make 6 columns of 64, or 6 rows of 75 sums.
+// The first layer in FFMA, forward; and the gradient of its filters where these are few. The products' tiles of other
+// kernels would be mostly empty: 5x5 filters from 3 to 6 channels make 6 columns of 64, or 6 rows of 75 sums.
 //
 // What:     few_fprop  y[p][oc] = activation(b[oc] + sum over taps, ic of x[p moved by the tap][ic] * w[oc][tap][ic])
 //           few_wgrad  dw[oc][tap][ic] = sum over positions p of g[p][oc] * x[p moved by the tap][ic]
@@ -9,18 +9,20 @@
 // GEMM:     fprop: rows: positions, columns: oc, sum over taps and ic; wgrad: rows: oc, columns: taps and ic, sum over
 //           positions
 // Zeros:    of the padding are skipped: a position leaves out the taps that read none of x
-// Requires: one group, IC = CHANNELS, OC <= MOST; a position's patch has at most PATCH floats; fprop: FILTERS
+// Requires: one group, IC = CHANNELS; a position's patch has at most PATCH floats; fprop: MOST filters have at most
+//           FILTERS floats; wgrad: OC <= MOST
 // Threads:  a block has tile after tile, of tile_h x tile_w positions of an image. What they read of x lies in shared
 //           memory as float32, in lines of `pitch`, at which the taps of a warp are in different banks.
-//           fprop: a thread has 4 positions and all channels; results leave by shared memory, line by line.
+//           fprop: grid (blocks, OC / MOST). A thread has 4 positions and MOST channels; results leave by shared
+//           memory, line by line.
 //           wgrad: grid (taps / 32, blocks). A lane has a tap and a warp an eighth of the positions, whose g all lanes
 //           read together. Sums of a tile are added to those of the block, so that no chain is long
-// Measured: H200, 512 images of 32x32, 5x5, 3 to 6 channels: fprop 27 us in any dtype, where stem_fprop took 37 in
-//           float32 and stem_mma_fprop 65 in bfloat16; wgrad 41, stem_wgrad 82
+// Measured: H200, 512 images of 32x32, 5x5, 3 to 6 channels: fprop 27 us in any dtype, where stem_mma_fprop took 65 in
+//           bfloat16; wgrad 41, stem_wgrad 82. Not measured: more than 8 outputs
 #include "lanes.cuh"
 
-constexpr int IC = CHANNELS, TAPS = 32, EACH = 4;  // EACH: positions of a thread, forward
-constexpr int MOST = 8, POSITIONS = 512, PATCH = 5120, FILTERS = 2048;  // channels, positions; floats of x and of w
+constexpr int IC = CHANNELS, EACH = 4;  // EACH: positions of a thread, forward
+constexpr int MOST = 8, POSITIONS = 512, PATCH = 5120, FILTERS = 3072;  // channels, positions; floats of x and of w
 constexpr int FPROP_THREADS = POSITIONS / EACH, WGRAD_THREADS = 256;
 
 struct FewShape {
@@ -75,11 +77,12 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
   __shared__ float patch[PATCH];
   __shared__ __align__(16) float filters[FILTERS];  // [tap][IC][MOST]
   __shared__ T results[POSITIONS * MOST];
-  const int depth = s.fh * s.fw * IC;
+  const int depth = s.fh * s.fw * IC, oc0 = blockIdx.y * MOST, count = min(MOST, s.oc - oc0);
+  const int stored = min(MOST, s.oc);  // results of a position in shared memory
   const bool padded = s.pad_h > 0 || s.pad_w > 0;
   for (int e = threadIdx.x; e < depth * MOST; e += FPROP_THREADS) {
     const int oc = e % MOST;
-    filters[e] = oc < s.oc ? to_float(from_float<T>(w[oc * depth + e / MOST])) : 0.f;
+    filters[e] = oc < count ? to_float(from_float<T>(w[(oc0 + oc) * depth + e / MOST])) : 0.f;
   }
   for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
     const FewTile tile(s, number);
@@ -112,23 +115,28 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
       const int p = threadIdx.x + i * FPROP_THREADS;
       if (p >= tile.count) continue;
       UNROLL for (int oc = 0; oc < MOST; oc++) {
-        if (oc >= s.oc) break;
-        const float v = sum[i][oc] + (b ? b[oc] : 0.f);
-        results[p * s.oc + oc] = from_float<T>(relu && v < 0.f ? 0.f : v);
+        if (oc >= count) break;
+        const float v = sum[i][oc] + (b ? b[oc0 + oc] : 0.f);
+        results[p * stored + oc] = from_float<T>(relu && v < 0.f ? 0.f : v);
       }
     }
     __syncthreads();
-    const int line = tile.width * s.oc;
+    const int line = tile.width * stored;
     for (int r = threadIdx.x / 32; r < tile.height; r += FPROP_THREADS / 32) {
       T *to = y + tile.line(s, r);
-      for (int e = threadIdx.x % 32; e < line; e += 32) to[e] = results[r * line + e];
+      if (gridDim.y == 1) {
+        for (int e = threadIdx.x % 32; e < line; e += 32) to[e] = results[r * line + e];
+      } else {
+        for (int e = threadIdx.x % 32; e < line; e += 32)
+          if (e % MOST < count) to[e / MOST * s.oc + oc0 + e % MOST] = results[r * line + e];
+      }
     }
   }
 }
 
 template <class T>
 INLINE void few_wgrad(const T *x, const T *g, float *work, const FewShape &s, int tiles) {
-  constexpr int WARPS = WGRAD_THREADS / 32;
+  constexpr int WARPS = WGRAD_THREADS / 32, TAPS = 32;  // TAPS: of a block
   __shared__ __align__(16) float shared[PATCH + POSITIONS * MOST];
   float *patch = shared, *gradients = shared + PATCH;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -1,4 +1,4 @@
-"""First layers with up to 8 outputs, as LeNet-5's: conv_few.cu. The tiles of other kernels would be mostly empty."""
+"""First layers on FMA units: conv_few.cu. Of up to 8 outputs, as LeNet-5's; in float32, forward, of any number."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
-CHANNELS = (1, 3)                                               # of x: grey and colour
-TAPS, MOST, POSITIONS, PATCH, FILTERS = 32, 8, 512, 5120, 2048  # of the kernels
+CHANNELS, MOST_CHANNELS = (1, 3), (1, 2, 3, 4)                  # of x: grey and colour; of float32 forward
+TAPS, MOST, POSITIONS, PATCH, FILTERS = 32, 8, 512, 5120, 3072  # of the kernels
 THREADS = {"fprop": 128, "wgrad": 256}
 BLOCKS = {"fprop": 4, "wgrad": 2}                               # on a multiprocessor
 SPLIT, BANKS = 32, 32                                           # threads that share a sum; of shared memory
@@ -75,13 +75,15 @@ class Few(Candidate):
     def __init__(self, pass_name: str, dtype: str, args: str) -> None:
         self.pass_name, self.name, self.reads = pass_name, f"few_{pass_name} {dtype}", dtype
         self.precisions = None if dtype == "float32" else (precision_of(dtype),)
+        self.serves_more = dtype == "float32" and pass_name == "fprop"
+        channels = MOST_CHANNELS if self.serves_more else CHANNELS
         self.kernels = {ic: Kernel("conv_few.cu", f"few_{pass_name}_{dtype}", args, threads=THREADS[pass_name],
-                                   defines={"CHANNELS": ic}) for ic in CHANNELS}
+                                   defines={"CHANNELS": ic}) for ic in channels}
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if refused := channels_refusal(desc):
             return refused
-        if desc.ic not in CHANNELS or desc.oc > MOST:
+        if not self.serves_more and (desc.ic not in CHANNELS or desc.oc > MOST):
             return f"{desc.ic} to {desc.oc} channels, 1 or 3 to at most {MOST} are served"
         if not tiles_of(desc) or MOST * desc.h.f * desc.w.f * desc.ic > FILTERS:
             return f"{desc.h.f}x{desc.w.f} taps of {desc.ic} channels do not fit into shared memory"
@@ -89,11 +91,13 @@ class Few(Candidate):
 
     def cost(self, desc: ConvDesc) -> Cost:
         taps, c = desc.h.f * desc.w.f, device().table.stem
-        padded = MOST / desc.oc * (ceil_div(taps, TAPS) * TAPS / taps if self.pass_name == "wgrad" else 1)
+        padded = ceil_div(desc.oc, MOST) * MOST / desc.oc
+        if self.pass_name == "wgrad":
+            padded *= ceil_div(taps, TAPS) * TAPS / taps
         flops = desc.useful_flops * padded / c.few[self.pass_name, desc.ic]
         launches = 2 if self.pass_name == "wgrad" else 1
         return Cost((Stage(flops, "fma", desc.nbytes(ITEMSIZE[self.reads]) / c.dram, "dram",
-                           (2 * launches - 1) * c.depth, launches * c.launches),))
+                           (2 * launches - 1) * c.depth, launches * c.launches, c.seen * (desc.oc > MOST)),))
 
     def sizes(self, desc: ConvDesc) -> tuple[int, ...]:
         """Returns the integers of FewShape, and how many tiles there are."""
@@ -112,11 +116,12 @@ class FewFprop(Few):
 
     def prepare(self, desc: ConvDesc) -> Launch:
         kernel, sizes = self.kernels[desc.ic], self.sizes(desc)
-        blocks = blocks_of(sizes[-1], context.sm_count * BLOCKS["fprop"])
+        columns = ceil_div(desc.oc, MOST)
+        grid = blocks_of(sizes[-1], context.sm_count * BLOCKS["fprop"] // columns), columns
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             b, relu = epilogue
-            kernel(blocks, x, float32_filters(w), b, y, *sizes, relu)
+            kernel(grid, x, float32_filters(w), b, y, *sizes, relu)
         return launch
 
 

@@ -1,4 +1,4 @@
-"""Convolutions with at most four input channels: conv_stem.cu and conv_stem_wgrad.cu.
+"""Gradients of convolutions with at most four input channels: conv_stem.cu and conv_stem_wgrad.cu.
 
 The gradient of the filters serves up to 16: a 5x5 filter of 6 channels has 150 columns, and each of its taps just 6.
 """
@@ -11,9 +11,8 @@ from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import Tiling, stem_schedule
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.schedule import LIMIT, Slabs, dgrad_slabs, fprop_slabs, oversized
+from alpha.cuda.conv.schedule import LIMIT, Slabs, dgrad_slabs, oversized
 from alpha.cuda.ops.pointwise import convert
-from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
@@ -21,11 +20,12 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 MOST_CHANNELS, MOST_WGRAD_CHANNELS = 4, 16
 THREADS, POSITIONS, FILTER_FLOATS = 128, 8, 8192  # of conv_stem.cu
+LANES, COLUMNS = 16, 64                           # threads of a position; output channels that they read at once
 BLOCKS = 4                                        # resident on a multiprocessor
 SUM_THREADS, SUM_CHANNELS = 512, 16               # of conv_stem_wgrad.cu
 MOST_TILES = 16                                   # of a block, for which it loads the filters once
-STEM_ARGS = ("ptr in, ptr w, ptr b, ptr out, ptr classes, ptr work, i64 in_image, i64 out_image, i32 images, "
-             "i32 channels, i32 w_row, i32 relu")
+STEM_ARGS = ("ptr g, ptr w, ptr dx, ptr classes, ptr work, i64 in_image, i64 out_image, i32 images, i32 channels, "
+             "i32 w_row, i32 unused")
 
 
 def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
@@ -60,64 +60,52 @@ def tiles_of(slabs: Slabs, tile: int) -> list[int]:
     return [ceil_div(rows, tile) for rows in slabs.classes[:, 0].tolist()]
 
 
-def work_list(tiles: list[int], column_tiles: int, blocks: int) -> np.ndarray:
-    """Returns int32 (units, 4): class, first tile, number of tiles, column tile; tiles: of the positions of each class.
+def work_list(tiles: list[int], blocks: int) -> np.ndarray:
+    """Returns int32 (units, 4): class, first tile, number of tiles, 0; tiles: of the positions of each class.
 
     Units have the number of tiles with which `blocks` of them at a time are done first.
     """
     def rounds(share: int) -> float:  # in tiles; half a tile to load the filters
-        return ceil_div(sum(ceil_div(count, share) for count in tiles) * column_tiles, blocks) * (share + 0.5)
+        return ceil_div(sum(ceil_div(count, share) for count in tiles), blocks) * (share + 0.5)
 
     share = min(range(1, MOST_TILES + 1), key=rounds)
-    return np.array([(number, begin, min(share, count - begin), col) for number, count in enumerate(tiles)
-                     for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
+    return np.array([(number, begin, min(share, count - begin), 0) for number, count in enumerate(tiles)
+                     for begin in range(0, count, share)], np.int32)
 
 
-def first_stage(desc: ConvDesc, padded: float, efficiency: float, seen: float = 0.0) -> Stage:
-    """Returns the arithmetic and the memory of a pass.
-
-    Args:
-        padded: products made for each useful one.
-        efficiency: of the FMA rate.
-        seen: share of the lesser of both that is not hidden behind the greater.
-    """
+def first_stage(desc: ConvDesc, padded: float, efficiency: float) -> Stage:
+    """Returns the arithmetic and the memory of a pass.  padded: products made for each useful one; efficiency: of the
+    FMA rate."""
     c = device().table.stem
-    return Stage(desc.useful_flops * padded / efficiency, "fma", desc.nbytes(4) / c.dram, "dram", c.depth, c.launches,
-                 seen)
+    return Stage(desc.useful_flops * padded / efficiency, "fma", desc.nbytes(4) / c.dram, "dram", c.depth, c.launches)
 
 
-class Stem(Candidate):
-    """stem_fprop with a width of its tile in output channels, or stem_dgrad, which reads as many at a time."""
+class StemDgrad(Candidate):
+    """stem_dgrad."""
 
-    def __init__(self, pass_name: str, columns: int) -> None:
-        self.pass_name, self.columns = pass_name, columns
-        self.name = f"stem_fprop {columns}" if pass_name == "fprop" else "stem_dgrad"
-        self.kernels = tuple(Kernel("conv_stem.cu", self.name.replace(" ", "_"), STEM_ARGS, threads=THREADS,
-                                    defines={"CHANNELS": ic}) for ic in range(1, MOST_CHANNELS + 1))
+    pass_name, name = "dgrad", "stem_dgrad"
+
+    def __init__(self) -> None:
+        self.kernels = tuple(Kernel("conv_stem.cu", "stem_dgrad", STEM_ARGS, threads=THREADS, defines={"CHANNELS": ic})
+                             for ic in range(1, MOST_CHANNELS + 1))
 
     def rejection(self, desc: ConvDesc) -> str | None:
-        if desc.w.f * desc.ic * self.columns > FILTER_FLOATS:
+        if desc.w.f * desc.ic * COLUMNS > FILTER_FLOATS:
             return f"a row of {desc.w.f} taps does not fit into shared memory"
         return refusal(desc)
 
     def cost(self, desc: ConvDesc) -> Cost:
-        padded, c = ceil_div(desc.oc, self.columns) * self.columns / desc.oc, device().table.stem
-        if self.pass_name == "dgrad":
-            return Cost((first_stage(desc, 2 * padded, c.efficiency),))
-        return Cost((first_stage(desc, padded * c.columns[self.columns], c.efficiency, c.seen),))
+        padded = ceil_div(desc.oc, COLUMNS) * COLUMNS / desc.oc
+        return Cost((first_stage(desc, 2 * padded, device().table.stem.efficiency),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        if self.pass_name == "fprop":
-            slabs, lanes, column_tiles = fprop_slabs(desc), self.columns // 8, ceil_div(desc.oc, self.columns)
-        else:
-            slabs, lanes, column_tiles = dgrad_slabs(desc), 16, 1
-        work = work_list(tiles_of(slabs, THREADS // lanes * POSITIONS), column_tiles, context.sm_count * BLOCKS)
-        kernel, grid, tables = self.kernels[desc.ic - 1], len(work), (upload(slabs.classes), upload(work))
-        sizes = slabs.in_image, slabs.out_image, slabs.images, desc.oc, slabs.w_row
+        slabs, kernel = dgrad_slabs(desc), self.kernels[desc.ic - 1]
+        work = work_list(tiles_of(slabs, THREADS // LANES * POSITIONS), context.sm_count * BLOCKS)
+        grid, tables = len(work), (upload(slabs.classes), upload(work))
+        sizes = slabs.in_image, slabs.out_image, slabs.images, desc.oc, slabs.w_row, 0
 
-        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            b, relu = epilogue
-            kernel(grid, x, w, b, y, *tables, *sizes, relu)
+        def launch(g: Array, w: Array, dx: Array) -> None:
+            kernel(grid, g, w, dx, *tables, *sizes)
         return launch
 
 
@@ -163,5 +151,5 @@ class StemWgrad(Candidate):
         return launch
 
 
-CANDIDATES = (Stem("fprop", 64), Stem("fprop", 16), Stem("dgrad", 64), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8)),
+CANDIDATES = (StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8)),
               StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, vector=1)))
