@@ -1,17 +1,8 @@
 """Choice of the kernel that computes a convolution pass: candidates, what each would cost, and which one is taken.
 
 A module of alpha.cuda.conv has a tuple CANDIDATES, each of them one kernel with one tile, and conv/__init__.py
-registers them all:
-
-    class Slab(Candidate):
-        pass_name = "dgrad"
-        def rejection(self, desc) -> str | None: ...    # why it does not compute desc; None: it does
-        def cost(self, desc) -> Cost: ...               # conv/costs.py; may be rough, must rank
-        def prepare(self, desc) -> Launch: ...          # makes and uploads the tables, once; returns what to call
-
-    CANDIDATES = Slab("ks_deconv 128x128"), Slab("ks_deconv 128x64")
-
-`Launch` takes device arrays, outputs allocated already, and only launches:
+registers them all; docs/add_a_conv_kernel.md writes one. `Launch` takes device arrays, outputs allocated already, and
+only launches:
 
     fprop   launch(x, w, y, epilogue)       what is done to each element: alpha.cuda.ops.pointwise.epilogue
     dgrad   launch(g, w, dx)

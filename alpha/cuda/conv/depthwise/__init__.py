@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.ffma.schedule_wgrad import tap_table
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
@@ -22,8 +23,8 @@ SLICE_BYTES = 32 << 20
 GATHER_ARGS = ("ptr in, ptr w, ptr bias, ptr out, ptr table_h, ptr table_w, i32 positions, i32 height, i32 width, "
                "i32 in_height, i32 in_width, i32 in_channels, i32 channels, i32 fw, i32 taps, i32 tap_step_h, "
                "i32 tap_step_w, i32 step_h, i32 step_w, i32 divisor, i32 terms, i32 lanes, i32 relu, i32 unused")
-WGRAD_ARGS = ("ptr x, ptr g, ptr slices, ptr rectangles, i64 x_image, i64 g_image, i32 images, i32 channels, "
-              "i32 in_channels, i32 multiplier, i32 x_h, i32 x_w, i32 g_h, i32 unused, i32 lanes, i32 share")
+WGRAD_ARGS = ("ptr x, ptr g, ptr slices, ptr tap_table, i64 x_image, i64 g_image, i32 images, i32 channels, "
+              "i32 multiplier, i32 x_h, i32 x_w, i32 g_h, i32 lanes, i32 share")
 SUM = Kernel("conv_depthwise.cu", "depthwise_sum", "ptr slices, ptr dw, i32 count, i32 taps, i32 channels",
              threads=512)
 
@@ -88,35 +89,22 @@ class Depthwise(Candidate):
 
     def _wgrad(self, desc: ConvDesc) -> Launch:
         h, w, taps, multiplier = desc.h, desc.w, desc.h.f * desc.w.f, desc.oc // desc.ic
-        rectangles = upload(_rectangles(desc))
+        table = upload(tap_table(desc))
         lanes = lanes_for(desc.oc)
         column_tiles, rows = ceil_div(desc.oc, lanes), THREADS // lanes
         lines = desc.n * h.o
         slices = max(1, min(ceil_div(BLOCKS * context.sm_count, column_tiles * taps), lines // rows,
                             SLICE_BYTES // (4 * taps * desc.oc)))
         share = ceil_div(lines, slices)
-        sizes = (h.i * w.i * desc.ic, h.o * w.o * desc.oc, desc.n, desc.oc, desc.ic, multiplier, h.s * w.i * desc.ic,
-                 w.s * desc.ic, w.o * desc.oc, 0, lanes, share)
+        sizes = (h.i * w.i * desc.ic, h.o * w.o * desc.oc, desc.n, desc.oc, multiplier, h.s * w.i * desc.ic,
+                 w.s * desc.ic, w.o * desc.oc, lanes, share)
         kernel, grid, sum_grid = self.kernel, (slices, column_tiles, taps), ceil_div(taps * desc.oc, LANES)
 
         def launch(x: Array, g: Array, dw: Array) -> None:
             parts = empty((slices, taps, desc.oc), "float32")
-            kernel(grid, x, g, parts, rectangles, *sizes)
+            kernel(grid, x, g, parts, table, *sizes)
             SUM(sum_grid, parts, dw, slices, taps, desc.oc)
         return launch
-
-
-def _rectangles(desc: ConvDesc) -> np.ndarray:
-    """Returns int32 (taps, 4): height, width, first output, input that it meets; as `Rectangle` in the kernel."""
-    h, w = desc.h, desc.w
-    found = []
-    for fh in range(h.f):
-        for fw in range(w.f):
-            (h0, h1), (w0, w1) = h.wgrad_range(fh), w.wgrad_range(fw)
-            empty_tap = h0 == h1 or w0 == w1
-            found.append((0, 0, 0, 0) if empty_tap else (
-                h1 - h0, w1 - w0, h0 * w.o + w0, h.input_of(h0, fh) * w.i + w.input_of(w0, fw)))
-    return np.array(found, np.int32)
 
 
 _ENTRIES = {"fprop": ("gather", GATHER_ARGS), "dgrad": ("gather", GATHER_ARGS), "wgrad": ("wgrad", WGRAD_ARGS)}

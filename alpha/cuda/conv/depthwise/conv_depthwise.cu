@@ -52,18 +52,19 @@ ALPHA_GLOBAL(depthwise_gather, (THREADS, 4), (Gather t)) {
   }
 }
 
-struct Rectangle {  // of the outputs that a tap serves
-  int height, width, out, in;  // out: its first pixel in an image; in: the one that this pixel reads
+struct TapOutputs {  // a rectangle of an image; conv/ffma/schedule_wgrad.py writes it
+  int pixels, width;  // pixels: 0 of a tap that meets no input
+  int g, x;           // elements of an image up to the first pixel, and to the one that it reads
+  int unused[4];
 };
 
 struct DepthwiseWgrad {
   const float *x, *g;
   float *slices;
-  const Rectangle *rectangles;
+  const TapOutputs *tap_table;
   long long x_image, g_image;     // elements of an image
-  int images, channels, in_channels, multiplier;
+  int images, channels, multiplier;
   int x_h, x_w, g_h;              // elements of x between outputs along h and w; of g along h
-  int unused;
   int lanes, share;               // share: rows of a rectangle, all images counted, that a slice takes at most
 };
 
@@ -73,14 +74,15 @@ ALPHA_GLOBAL(depthwise_wgrad, (THREADS, 4), (DepthwiseWgrad t)) {
   __shared__ float partial[THREADS];
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
   const int c = blockIdx.y * t.lanes + lane;
-  const Rectangle r = t.rectangles[blockIdx.z];
-  const int begin = blockIdx.x * t.share, end = min(begin + t.share, t.images * r.height);
+  const TapOutputs r = t.tap_table[blockIdx.z];
+  const int height = r.pixels / r.width;
+  const int begin = blockIdx.x * t.share, end = min(begin + t.share, t.images * height);
   float sum = 0.f;
   if (c < t.channels)
     for (int line = begin + row; line < end; line += rows) {
-      const int image = line / r.height, h = line - image * r.height;
-      const float *g = t.g + (image * t.g_image + ((long long)r.out * t.channels + h * t.g_h + c));
-      const float *x = t.x + (image * t.x_image + ((long long)r.in * t.in_channels + h * t.x_h + c / t.multiplier));
+      const int image = line / height, h = line - image * height;
+      const float *g = t.g + (image * t.g_image + ((long long)r.g + h * t.g_h + c));
+      const float *x = t.x + (image * t.x_image + ((long long)r.x + h * t.x_h + c / t.multiplier));
       UNROLL_BY(4) for (int w = 0; w < r.width; w++) sum = fmaf(g[w * t.channels], x[w * t.x_w], sum);
     }
   partial[threadIdx.x] = sum;
