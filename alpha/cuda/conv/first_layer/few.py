@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple
-
 import numpy as np
 
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
-from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters, patch_of
+from alpha.cuda.conv.first_layer.stem import Tiles, channels_refusal, float32_filters, tiles_of
 from alpha.cuda.conv.planner import Candidate, Launch, precision_of
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
@@ -19,7 +16,7 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 CHANNELS, MOST_CHANNELS = (1, 3), (1, 2, 3, 4)                  # of x: grey and colour; of float32 forward
-TAPS, MOST, POSITIONS, PATCH, FILTERS = 32, 8, 512, 5120, 3072  # of the kernels
+TAPS, MOST, POSITIONS, FILTERS = 32, 8, 512, 3072               # of the kernels
 THREADS = {"fprop": 128, "wgrad": 256}
 BLOCKS = {"fprop": 4, "wgrad": 2}                               # on a multiprocessor
 SPLIT, BANKS = 32, 32                                           # threads that share a sum; of shared memory
@@ -28,40 +25,11 @@ SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "pixels", "pitch"))
 
 
-class Tiles(NamedTuple):
-    """Positions of a tile, tiles of an image; lines and pixels that a tile reads; floats from a line to the next."""
-
-    height: int
-    width: int
-    per_height: int
-    per_width: int
-    lines: int
-    pixels: int
-    pitch: int
-
-
 def pitch_of(desc: ConvDesc, line: int) -> int:
     """Returns the floats from a line to the next at which the taps of a warp meet least in a bank."""
     taps = [(tap // desc.w.f * desc.h.d, tap % desc.w.f * desc.w.d * desc.ic)
             for tap in range(min(TAPS, desc.h.f * desc.w.f))]
     return max(range(line, line + BANKS), key=lambda pitch: len({(h * pitch + w) % BANKS for h, w in taps}))
-
-
-@lru_cache(maxsize=256)
-def tiles_of(desc: ConvDesc) -> Tiles | None:
-    """Returns the widest tiles, and of these the highest, all about as large as another; None where no patch fits."""
-    width = POSITIONS + 1
-    while width > 1:
-        columns = ceil_div(desc.w.o, width - 1)
-        width = ceil_div(desc.w.o, columns)
-        pitch = pitch_of(desc, patch_of(desc, 1, width)[1] * desc.ic)
-        more = PATCH // pitch - patch_of(desc, 1, 1)[0]  # lines, beyond those of one position
-        most = min(POSITIONS // width, more // desc.h.s + 1)
-        if most > 0:
-            rows = ceil_div(desc.h.o, most)
-            height = ceil_div(desc.h.o, rows)
-            return Tiles(height, width, rows, columns, *patch_of(desc, height, width), pitch)
-    return None
 
 
 def blocks_of(tiles: int, most: int) -> int:
@@ -85,7 +53,7 @@ class Few(Candidate):
             return refused
         if not self.serves_more and (desc.ic not in CHANNELS or desc.oc > MOST):
             return f"{desc.ic} to {desc.oc} channels, 1 or 3 to at most {MOST} are served"
-        if not tiles_of(desc) or MOST * desc.h.f * desc.w.f * desc.ic > FILTERS:
+        if not self._tiles(desc) or MOST * desc.h.f * desc.w.f * desc.ic > FILTERS:
             return f"{desc.h.f}x{desc.w.f} taps of {desc.ic} channels do not fit into shared memory"
         return oversized(desc)
 
@@ -101,10 +69,13 @@ class Few(Candidate):
 
     def sizes(self, desc: ConvDesc) -> tuple[int, ...]:
         """Returns the integers of FewShape, and how many tiles there are."""
-        tiles, h, w = tiles_of(desc), desc.h, desc.w
+        tiles, h, w = self._tiles(desc), desc.h, desc.w
         assert tiles, self.rejection(desc)
-        return (h.i, w.i, h.o, w.o, desc.oc, h.f, w.f, h.s, w.s, h.p, w.p, h.d, w.d, *tiles,
-                desc.n * tiles.per_height * tiles.per_width)
+        return (h.i, w.i, h.o, w.o, desc.oc, h.f, w.f, h.s, w.s, h.p, w.p, h.d, w.d, *tiles[:-1],
+                tiles.line // desc.ic, pitch_of(desc, tiles.line), desc.n * tiles.per_image)
+
+    def _tiles(self, desc: ConvDesc) -> Tiles | None:
+        return tiles_of(desc, POSITIONS, BANKS - 1, device().sm_count)
 
 
 class FewFprop(Few):

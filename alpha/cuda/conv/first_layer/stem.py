@@ -1,9 +1,13 @@
-"""Gradients of convolutions with at most four input channels: conv_stem.cu and conv_stem_wgrad.cu.
+"""Gradients of convolutions with at most four input channels: conv_stem.cu and conv_stem_wgrad.cu. And the tiles of the
+other first layers.
 
 The gradient of the filters serves up to 16: a 5x5 filter of 6 channels has 150 columns, and each of its taps just 6.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +15,7 @@ from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import Tiling, stem_schedule
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.schedule import LIMIT, Slabs, dgrad_slabs, oversized
+from alpha.cuda.conv.schedule import LIMIT, dgrad_slabs, oversized
 from alpha.cuda.ops.pointwise import convert
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -23,6 +27,9 @@ THREADS, POSITIONS, FILTER_FLOATS = 128, 8, 8192  # of conv_stem.cu
 LANES, COLUMNS = 16, 64                           # threads of a position; output channels that they read at once
 BLOCKS = 4                                        # resident on a multiprocessor
 SUM_THREADS, SUM_CHANNELS = 512, 16               # of conv_stem_wgrad.cu
+PATCH = 5120                                      # elements of x that a tile of the other kernels reads, at most
+WARPS, TILE_BLOCKS = 8, 2                         # that copy a patch; resident on a multiprocessor
+COPY, PER_TILE = 0.5, 2                           # of a tile, in blocks of 16 positions of all channels: estimates
 MOST_TILES = 16                                   # of a block, for which it loads the filters once
 STEM_ARGS = ("ptr g, ptr w, ptr dx, ptr classes, ptr work, i64 in_image, i64 out_image, i32 images, i32 channels, "
              "i32 w_row, i32 unused")
@@ -50,14 +57,46 @@ def patch_of(desc: ConvDesc, height: int, width: int) -> tuple[int, int]:
     return lines, pixels
 
 
+class Tiles(NamedTuple):
+    """How the outputs of an image are cut: positions of a tile, tiles of an image, and the patch of x for a tile: its
+    lines, and the elements of one."""
+
+    height: int
+    width: int
+    per_height: int
+    per_width: int
+    lines: int
+    line: int
+
+    @property
+    def per_image(self) -> int:
+        return self.per_height * self.per_width
+
+
+@lru_cache(maxsize=256)
+def tiles_of(desc: ConvDesc, positions: int, spare: int, sm_count: int) -> Tiles | None:
+    """Returns the tiles that are done first, by blocks that multiply and copy them, one after the other; None where no
+    patch has room.  positions: of a tile, at most; spare: elements from the end of a line to the next, at most."""
+    best, least = None, float("inf")
+    for width in range(1, min(desc.w.o, positions) + 1):
+        most = min(desc.h.o, positions // width)
+        while most:
+            per_height = ceil_div(desc.h.o, most)
+            height = ceil_div(desc.h.o, per_height)  # all about as high as another
+            lines, pixels = patch_of(desc, height, width)
+            tiles = Tiles(height, width, per_height, ceil_div(desc.w.o, width), lines, pixels * desc.ic)
+            copies = ceil_div(lines, WARPS) * ceil_div(tiles.line, 128)  # 4 elements a thread
+            rounds = max(1.0, desc.n * tiles.per_image / (sm_count * TILE_BLOCKS))
+            cost = rounds * (COPY * copies + ceil_div(height * width, 16) + PER_TILE)
+            if lines * (tiles.line + spare) <= PATCH and cost < least:
+                best, least = tiles, cost
+            most //= 2
+    return best
+
+
 def float32_filters(w: Array) -> Array:
     """Returns filters as first layers' kernels read them in every precision: parameters are float32 already."""
     return w if w.dtype == "float32" else convert(w, "float32")
-
-
-def tiles_of(slabs: Slabs, tile: int) -> list[int]:
-    """Returns how many tiles of so many positions each class has."""
-    return [ceil_div(rows, tile) for rows in slabs.classes[:, 0].tolist()]
 
 
 def work_list(tiles: list[int], blocks: int) -> np.ndarray:
@@ -100,7 +139,8 @@ class StemDgrad(Candidate):
 
     def prepare(self, desc: ConvDesc) -> Launch:
         slabs, kernel = dgrad_slabs(desc), self.kernels[desc.ic - 1]
-        work = work_list(tiles_of(slabs, THREADS // LANES * POSITIONS), context.sm_count * BLOCKS)
+        tiles = [ceil_div(rows, THREADS // LANES * POSITIONS) for rows in slabs.classes[:, 0].tolist()]
+        work = work_list(tiles, context.sm_count * BLOCKS)
         grid, tables = len(work), (upload(slabs.classes), upload(work))
         sizes = slabs.in_image, slabs.out_image, slabs.images, desc.oc, slabs.w_row, 0
 

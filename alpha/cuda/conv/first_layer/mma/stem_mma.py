@@ -6,7 +6,6 @@ bits as they are; nothing is scaled, split or padded in memory.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from alpha.cuda.conv.costs import RESERVED, Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
-from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters, patch_of
+from alpha.cuda.conv.first_layer.stem import PATCH, Tiles, channels_refusal, float32_filters, patch_of, tiles_of
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
@@ -24,13 +23,11 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 THREADS, POSITIONS, CHUNK, COLUMNS = 256, 256, 32, 64  # of the kernels
-PATCH = 5120                                           # elements of x that a tile reads, at most
 MOST_CHUNKS = (1, 3, 5, 12)                            # of 32 k: 3x3, 5x5, 7x7 and 11x11 filters of 3 channels
 BLOCKS = 2                                             # resident on a multiprocessor, as registers allow
 MOST_LINES = 0x7fff                                    # of an output: StemRow in stem_mma.cuh
 STATIC = 2304                                          # bytes of shared memory that fprop has beside
 SPLIT = 32                                             # threads that share an element of a sum over blocks
-COPY, PER_TILE = 0.5, 2                                # in blocks of 16 positions of all channels: estimates
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "images", "ih", "iw", "ic", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h",
     "dilation_w", "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "line"))
@@ -52,41 +49,6 @@ MODES = (Mode("fp32", "float32", 3), Mode("tf32", "float32", 1), Mode("bf16", "b
          Mode("fp16", "float16", 1))
 
 
-class Tiles(NamedTuple):
-    """How the outputs of an image are cut: positions of a tile, tiles of an image, and the patch of x for a tile."""
-
-    height: int
-    width: int
-    per_height: int
-    per_width: int
-    lines: int
-    line: int
-
-    @property
-    def per_image(self) -> int:
-        return self.per_height * self.per_width
-
-
-@lru_cache(maxsize=256)
-def tiles_of(desc: ConvDesc, sm_count: int) -> Tiles:
-    """Returns the tiles that are done first: by a block that multiplies and copies them, one after the other."""
-    best, least = None, float("inf")
-    for width in range(1, min(desc.w.o, POSITIONS) + 1):
-        height = min(desc.h.o, POSITIONS // width)
-        while height:
-            lines, pixels = patch_of(desc, height, width)
-            line = pixels * desc.ic
-            tiles = Tiles(height, width, ceil_div(desc.h.o, height), ceil_div(desc.w.o, width), lines, line)
-            copies = ceil_div(lines, THREADS // 32) * ceil_div(line, 128)  # 4 elements a thread
-            rounds = max(1.0, desc.n * tiles.per_image / (sm_count * BLOCKS))
-            cost = rounds * (COPY * copies + ceil_div(height * width, 16) + PER_TILE)
-            if lines * line <= PATCH and cost < least:
-                best, least = tiles, cost
-            height //= 2
-    assert best, refusal(desc)
-    return best
-
-
 def refusal(desc: ConvDesc) -> str | None:
     """Returns why these kernels cannot compute desc, or None."""
     if refused := channels_refusal(desc):
@@ -96,6 +58,12 @@ def refusal(desc: ConvDesc) -> str | None:
     if desc.h.o >= MOST_LINES:
         return f"an output of {desc.h.o} lines, fewer than {MOST_LINES} are served"
     return oversized(desc)
+
+
+def _tiles(desc: ConvDesc, sm_count: int) -> Tiles:
+    tiles = tiles_of(desc, POSITIONS, 0, sm_count)
+    assert tiles, refusal(desc)
+    return tiles
 
 
 def chunks_of(desc: ConvDesc) -> int:
@@ -145,7 +113,7 @@ class StemMmaFprop(Candidate):
         return Cost((only_stage("fprop", desc, self.mode),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        tiles = tiles_of(desc, context.sm_count)
+        tiles = _tiles(desc, context.sm_count)
         kernel, total = self.kernels[self._most(desc)], desc.n * tiles.per_image
         column_tiles = ceil_div(desc.oc, COLUMNS)
         grid = min(total, max(1, context.sm_count * self._resident(desc) // column_tiles)), column_tiles
@@ -179,7 +147,7 @@ class StemMmaWgrad(Candidate):
         return Cost((only_stage("wgrad", desc, self.mode, self.vector),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        tiles, chunks, row_tiles = tiles_of(desc, context.sm_count), chunks_of(desc), ceil_div(desc.oc, COLUMNS)
+        tiles, chunks, row_tiles = _tiles(desc, context.sm_count), chunks_of(desc), ceil_div(desc.oc, COLUMNS)
         kernel, total, depth = self.kernel, desc.n * tiles.per_image, desc.h.f * desc.w.f * desc.ic
         blocks = min(total, max(1, context.sm_count * BLOCKS // (chunks * row_tiles)))
         grid, sizes = (chunks, blocks, row_tiles), (*shape_of(desc, tiles), total)
@@ -200,7 +168,7 @@ class StemMmaWgrad(Candidate):
 def only_stage(pass_name: str, desc: ConvDesc, mode: Mode, vector: int = 4) -> Stage:
     """Returns what memory, the tensor cores or all instructions need, whichever is most."""
     on, itemsize, chunks = device(), ITEMSIZE[mode.dtype], chunks_of(desc)
-    c, tiles = on.table.stem_mma, tiles_of(desc, on.sm_count)
+    c, tiles = on.table.stem_mma, _tiles(desc, on.sm_count)
     rows = desc.n * tiles.per_image * ceil_div(tiles.height * tiles.width, 16) * 16 * ceil_div(desc.oc, COLUMNS)
     each, per_chunk = c.clocks[pass_name, vector][itemsize, mode.products]
     products = COLUMNS * CHUNK * mode.products / (on.mma * 2 / itemsize)
