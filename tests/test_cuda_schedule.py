@@ -9,6 +9,8 @@ from alpha.cuda.conv.schedule import FIELDS, Slabs, dgrad_slabs, fprop_slabs, ov
 from alpha.cuda.conv.split import cut
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv_desc import ConvDesc
+from tests.coconv_cases import CASES as CO_CASES
+from tests.coconv_cases import oracle
 from tests.conv_cases import CASES, small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded
 
@@ -31,18 +33,19 @@ def interpret(slabs: Slabs, read, w, out_shape, tile, w_is_column_major, split):
         m = np.arange(row_tile * tile[0], min((row_tile + 1) * tile[0], c["rows"]))
         pixel, image = m // slabs.images, m % slabs.images
         h, v = pixel // c["width"], pixel % c["width"]
-        column = np.arange(column_tile * tile[1], min((column_tile + 1) * tile[1], slabs.columns))
-        start = image * slabs.in_image + c["in_"] + h * c["in_h"] + v * c["in_w"] + group * slabs.channels
-        of_column = (group * slabs.columns + column) * slabs.w_row if w_is_column_major else column
+        column = np.arange(column_tile * tile[1], min((column_tile + 1) * tile[1], c["columns"]))
+        start = image * slabs.in_image + h * c["in_h"] + v * c["in_w"]
+        of_column = (group * c["columns"] + column) * slabs.w_row if w_is_column_major else column
         total = np.zeros((len(m), len(column)), np.int64)
-        terms = [(tap_h, tap_w, k0) for tap_h in range(c["taps_h"]) for tap_w in range(c["taps_w"])
-                 for k0 in range(0, slabs.channels, tile[2])]
+        segments = [dict(zip(FIELDS, row)) for row in slabs.classes[number:number + c["segments"]].tolist()]
+        terms = [(s, tap_h, tap_w, k0) for s in segments for tap_h in range(s["taps_h"])
+                 for tap_w in range(s["taps_w"]) for k0 in range(0, s["channels"], tile[2])]
         for i in np.array_split(np.arange(len(terms)), slices)[slice_]:
-            tap_h, tap_w, k0 = terms[i]
-            k = np.arange(k0, min(k0 + tile[2], slabs.channels))
-            of_k = k if w_is_column_major else (group * slabs.channels + k) * slabs.w_row
-            a = start + tap_h * c["tap_in_h"] + tap_w * c["tap_in_w"]
-            b = c["w"] + tap_h * c["tap_w_h"] + tap_w * c["tap_w_w"] + of_column
+            s, tap_h, tap_w, k0 = terms[i]
+            k = np.arange(k0, min(k0 + tile[2], s["channels"]))
+            of_k = k if w_is_column_major else (group * s["channels"] + k) * slabs.w_row
+            a = start + s["in_"] + tap_h * s["tap_in_h"] + tap_w * s["tap_in_w"] + group * s["channels"]
+            b = s["w"] + tap_h * s["tap_w_h"] + tap_w * s["tap_w_w"] + of_column
             assert a.min() >= 0 and b.min() >= 0
             total += read[a[:, None] + k] @ w[b[:, None] + of_k].T
         if slices > 1:
@@ -51,7 +54,7 @@ def interpret(slabs: Slabs, read, w, out_shape, tile, w_is_column_major, split):
             if any(part is None for part in partial[slot:slot + slices]):
                 continue
             total = np.sum(partial[slot:slot + slices], axis=0)
-        to = image * slabs.out_image + c["out"] + h * c["out_h"] + v * c["out_w"] + group * slabs.columns
+        to = image * slabs.out_image + c["out"] + h * c["out_h"] + v * c["out_w"] + group * c["columns"]
         out[to[:, None] + column] = total
         written[to[:, None] + column] += 1
     assert_equal_at(written, np.ones_like(written), name="times an element is written")
@@ -74,24 +77,36 @@ def test_dgrad_work_lists_give_the_gradient(tile, split):
         assert_equal_at(dx, conv_dgrad_padded(g, w, case.hw, **case.attrs), name=f"dx of {case.name}")
 
 
+@pytest.mark.parametrize(("tile", "split"), TILES[:2], ids=str)
+@pytest.mark.parametrize("case", CO_CASES, ids=lambda case: case.name)
+def test_lists_over_levels_give_the_contextual_convolution(case, tile, split):
+    x, w, g = (integers(shape, seed) for seed, shape in enumerate((case.x_shape, case.w_shape, case.desc.y_shape)))
+    y, dx, _ = oracle(case, x, w, g)
+    slabs = fprop_slabs(case.desc)
+    assert not (slabs.classes[:, FIELDS.index("first")] % slabs.columns).any() and case.oc % slabs.columns == 0
+    assert_equal_at(interpret(slabs, x, w, y.shape, tile, True, split), y, name="y")
+    assert_equal_at(interpret(dgrad_slabs(case.desc), g, w, dx.shape, tile, False, split), dx, name="dx")
+
+
 @pytest.mark.parametrize("make", [fprop_slabs, dgrad_slabs])
 def test_no_product_with_a_padded_or_inserted_zero_is_made(make):
-    for case in CASES:
+    for case in (*CASES, *CO_CASES):
         slabs = make(case.desc)
         c = dict(zip(FIELDS, slabs.classes.T.astype(np.int64)))
-        products = (c["rows"] * c["taps_h"] * c["taps_w"]).sum() * slabs.channels * slabs.columns * slabs.groups
+        products = (c["rows"] * c["taps_h"] * c["taps_w"] * c["channels"] * c["columns"]).sum() * slabs.groups
         assert 2 * products == case.desc.useful_flops, case.name
 
 
 @pytest.mark.parametrize("make", [fprop_slabs, dgrad_slabs])
 def test_the_longest_sums_come_first_and_counts_match_the_list(make):
-    for case in CASES:
+    for case in (*CASES, *CO_CASES):
         slabs = make(case.desc)
         counts = slabs.slabs(64, 32, 16)
-        lengths = [each for _, each in counts]
+        lengths = [sum(taps * channels for taps, channels in terms) for *_, terms in slabs.sums]
         assert lengths == sorted(lengths, reverse=True)
         work = slabs.work(64, 32)
-        assert np.bincount(work[:, 0], minlength=len(counts)).tolist() == [count for count, _ in counts]
+        assert [(work[:, 0] == head).sum() for head, *_ in slabs.sums] == [count for count, _ in counts]
+        assert sum(count for count, _ in counts) == len(work) == len(np.unique(work, axis=0))
 
 
 def test_numbers_beyond_32_bits_are_named():

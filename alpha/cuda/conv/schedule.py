@@ -9,20 +9,30 @@ the same taps form a class (TapClass); a pair of classes, of the height and of t
 
 Positions, the places where they start to read, and taps are evenly spaced, so a class is a row of integers, laid out
 as `SlabClass` in conv/ffma/conv_slab.cuh. Whatever is padded or inserted lies outside of all classes.
+
+A contextual convolution has the classes of all of its levels, a convolution those of one. In fprop a level has columns
+of its own. In dgrad positions of dx that agree on the taps of all levels are a class, whose sum has a segment for each
+level that reaches them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import gcd, prod
 from typing import NamedTuple
 
 import numpy as np
 
-from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
+from alpha.ops.coconv_desc import CoConvDesc
+from alpha.ops.conv_desc import Axis, ConvDesc, Pair, Shape, TapClass, ceil_div
 
 FIELDS = ("rows", "width", "in_", "in_h", "in_w", "out", "out_h", "out_w", "taps_h", "taps_w", "tap_in_h", "tap_in_w",
-          "w", "tap_w_h", "tap_w_w", "unused")
+          "w", "tap_w_h", "tap_w_w", "channels", "columns", "first", "segments")
+LENGTH = [FIELDS.index(name) for name in ("taps_h", "taps_w", "channels")]
+Classes = tuple[TapClass, ...]
 Run = tuple[int, int, int]
+Levels = tuple[tuple[int, ConvDesc], ...]  # first channel of y, convolution
 LIMIT = 1 << 31  # what the kernel's 32-bit integers hold
 POINT = Axis(i=1, o=1, f=1, s=1, p=0, d=1)  # of maps and filters of one pixel: a convolution that is a product
 
@@ -30,21 +40,24 @@ POINT = Axis(i=1, o=1, f=1, s=1, p=0, d=1)  # of maps and filters of one pixel: 
 class Slabs(NamedTuple):
     """A pass as the kernel sees it."""
 
-    classes: np.ndarray  # int32 array (classes, 16), columns as in FIELDS, the longest sums first
+    classes: np.ndarray  # int32 array (segments, 19), columns as in FIELDS, the longest sums first
     in_image: int        # elements of an image of the tensor that is read
     out_image: int       # and of the one that is written
-    channels: int        # of one group; what is summed over at each tap
-    columns: int         # of one group; what is written
+    columns: int         # what divides the columns of all classes, and the channels of out that these begin at
     w_row: int           # elements of an output channel's filter
     images: int          # numbers of them
     groups: int          # likewise
 
     @property
     def sums(self) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
-        """Returns of each class its entry, rows and columns, and (taps, channels) of its sum."""
-        rows, taps_h, taps_w = (self.classes[:, FIELDS.index(name)].tolist() for name in ("rows", "taps_h", "taps_w"))
-        return [(number, rows[number], self.columns, [(taps_h[number] * taps_w[number], self.channels)])
-                for number in range(len(rows))]
+        """Returns of each sum its first entry, rows and columns, and (taps, channels) of its segments."""
+        found, number, entries = [], 0, [dict(zip(FIELDS, row)) for row in self.classes.tolist()]
+        while number < len(entries):
+            first = entries[number]
+            terms = [(e["taps_h"] * e["taps_w"], e["channels"]) for e in entries[number:number + first["segments"]]]
+            found.append((number, first["rows"], first["columns"], terms))
+            number += first["segments"]
+        return found
 
     def work(self, tile_rows: int, tile_columns: int) -> np.ndarray:
         """Returns the work list: int32 array (tiles, 4) of class, row tile, column tile, group."""
@@ -62,26 +75,24 @@ class Slabs(NamedTuple):
                 for _, rows, columns, terms in self.sums]
 
 
-def fprop_slabs(desc: ConvDesc) -> Slabs:
+def fprop_slabs(desc: ConvDesc | CoConvDesc) -> Slabs:
     """Returns the classes of y = x * w."""
-    classes = class_table(desc, desc.h.fprop_classes, desc.w.fprop_classes, (desc.w.i, desc.ic), (desc.w.o, desc.oc),
-                          (1, 1))
-    return Slabs(classes, desc.h.i * desc.w.i * desc.ic, desc.h.o * desc.w.o * desc.oc, desc.ic // desc.groups,
-                 desc.oc // desc.groups, _filter(desc), desc.n, desc.groups)
+    levels = _levels(desc)
+    sums = [entries for level in levels for entries in _sums((level,), True, desc.x_shape, desc.y_shape)]
+    columns = gcd(desc.y_shape[3], *(n for first, level in levels for n in (first, level.oc // level.groups)))
+    return _slabs(desc, sums, desc.x_shape, desc.y_shape, columns)
 
 
-def dgrad_slabs(desc: ConvDesc) -> Slabs:
+def dgrad_slabs(desc: ConvDesc | CoConvDesc) -> Slabs:
     """Returns the classes of the gradient with respect to x."""
-    classes = class_table(desc, desc.h.dgrad_classes, desc.w.dgrad_classes, (desc.w.o, desc.oc), (desc.w.i, desc.ic),
-                          (desc.h.s, desc.w.s))
-    return Slabs(classes, desc.h.o * desc.w.o * desc.oc, desc.h.i * desc.w.i * desc.ic, desc.oc // desc.groups,
-                 desc.ic // desc.groups, _filter(desc), desc.n, desc.groups)
+    sums = _sums(_levels(desc), False, desc.y_shape, desc.x_shape)
+    return _slabs(desc, sums, desc.y_shape, desc.x_shape, desc.w_shape[3])
 
 
 def oversized(desc: ConvDesc) -> str | None:
     """Returns which number of the description exceeds the kernels' 32-bit integers, or None."""
     sizes = {"an image of x": desc.h.i * desc.w.i * desc.ic, "an image of y": desc.h.o * desc.w.o * desc.oc,
-             "w": desc.oc * _filter(desc), "positions": desc.n * max(desc.h.i * desc.w.i, desc.h.o * desc.w.o)}
+             "w": prod(desc.w_shape), "positions": desc.n * max(desc.h.i * desc.w.i, desc.h.o * desc.w.o)}
     return ", ".join(f"{what}: {size} >= 2^31" for what, size in sizes.items() if size >= LIMIT) or None
 
 
@@ -90,56 +101,80 @@ def is_product(desc: ConvDesc) -> bool:
     return all((axis.f, axis.s, axis.p) == (1, 1, 0) for axis in (desc.h, desc.w))
 
 
-def _filter(desc: ConvDesc) -> int:
-    return desc.h.f * desc.w.f * (desc.ic // desc.groups)
-
-
-def class_table(desc: ConvDesc, h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...],
-                read: tuple[int, int], written: tuple[int, int], spacing: tuple[int, int]) -> np.ndarray:
-    """Returns the classes as rows of FIELDS, the longest sums first.
-
-    read, written: width and channels of the two tensors; spacing: distance of neighbouring positions in a class.
-    """
-    (in_width, in_c), (out_width, out_c) = read, written
-    tap_h, tap_w = desc.w.f * (desc.ic // desc.groups), desc.ic // desc.groups
-    found = []
-    for h, w, taps, (h0, h_step, h_count), (w0, w_step, w_count) in grids(h_classes, w_classes, spacing):
-        found.append((
-            desc.n * h_count * w_count, w_count,
-            (h.starts[0] * in_width + w.starts[0]) * in_c if taps else 0,
-            h.start_step * in_width * in_c if taps else 0, w.start_step * in_c if taps else 0,
-            (h0 * out_width + w0) * out_c, h_step * out_width * out_c, w_step * out_c,
-            h.count if taps else 0, w.count if taps else 0, h.step * in_width * in_c, w.step * in_c,
-            h.tap * tap_h + w.tap * tap_w, h.tap_step * tap_h, w.tap_step * tap_w, 0))
-    classes = np.array(found, dtype=np.int32)
-    taps_of = classes[:, FIELDS.index("taps_h")] * classes[:, FIELDS.index("taps_w")]
-    return classes[np.argsort(-taps_of, kind="stable")]
-
-
-def grids(h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], spacing: tuple[int, int]
-          ) -> Iterator[tuple[TapClass, TapClass, bool, Run, Run]]:
+def grids(h_classes: Classes, w_classes: Classes, spacing: Pair) -> Iterator[tuple[TapClass, TapClass, bool, Run, Run]]:
     """Yields evenly spaced positions that read the same taps: the classes of height and width, whether these have any
-    tap in common, and a run of positions along each axis.  spacing: distance of neighbours, (height, width)."""
-    for h in h_classes:
-        for w in w_classes:
-            taps = h.count * w.count > 0
-            for h_run in _runs(h, taps, spacing[0]):
-                for w_run in _runs(w, taps, spacing[1]):
-                    yield h, w, taps, h_run, w_run
+    tap in common, and (first, step, count) of the positions along each axis.
 
-
-def _runs(tap_class: TapClass, taps: bool, spacing: int) -> list[Run]:
-    """Returns (first, step, count) of evenly spaced positions that make up the class.
-
-    Where the pair of classes has taps there is one such run. Positions without taps may have gaps.
+    spacing: distance of neighbours, (height, width).
     """
-    if taps:
-        s = tap_class.position_slice
-        return [(s.start, s.step, len(tap_class.positions))]
-    runs: list[Run] = []
-    for p in sorted(tap_class.positions, key=lambda p: (p % spacing, p)):
-        if runs and p == runs[-1][0] + spacing * runs[-1][2]:
-            runs[-1] = (runs[-1][0], spacing, runs[-1][2] + 1)
+    h_runs, w_runs = _runs([h_classes], spacing[0]), _runs([w_classes], spacing[1])
+    for ((h,), h0, h_count), ((w,), w0, w_count) in product(h_runs, w_runs):
+        yield h, w, h.count * w.count > 0, (h0, spacing[0], h_count), (w0, spacing[1], w_count)
+
+
+def _levels(desc: ConvDesc | CoConvDesc) -> Levels:
+    return desc.levels if isinstance(desc, CoConvDesc) else ((0, desc),)
+
+
+def _slabs(desc: ConvDesc | CoConvDesc, sums: list[np.ndarray], read: Shape, written: Shape, columns: int) -> Slabs:
+    """Returns the pass with these sums, given as their entries, in order of their length."""
+    order = np.argsort([-entries[:, LENGTH].prod(axis=1).sum() for entries in sums], kind="stable")
+    classes = np.ascontiguousarray(np.concatenate([sums[k] for k in order]))
+    groups = _levels(desc)[0][1].groups
+    return Slabs(classes, prod(read[1:]), prod(written[1:]), columns, prod(desc.w_shape[1:]), read[0], groups)
+
+
+def _sums(levels: Levels, fprop: bool, read: Shape, written: Shape) -> list[np.ndarray]:
+    """Returns the entries of each sum: positions that agree on the taps of all levels, a segment for each that has any.
+
+    read, written: shapes of the two tensors.
+    """
+    (n, _, out_width, out_c), (first, one) = written, levels[0]
+    step_h, step_w = (1, 1) if fprop else (one.h.s, one.w.s)  # of neighbouring positions
+    axes = [level.h for _, level in levels], [level.w for _, level in levels]
+    h_runs, w_runs = (_runs([axis.fprop_classes if fprop else axis.dgrad_classes for axis in along], step)
+                      for along, step in zip(axes, (step_h, step_w)))
+    found = []
+    for (hs, h0, h_count), (ws, w0, w_count) in product(h_runs, w_runs):
+        out = (h0 * out_width + w0) * out_c + (first if fprop else 0)
+        place = dict(rows=n * h_count * w_count, width=w_count, out=out, out_h=step_h * out_width * out_c,
+                     out_w=step_w * out_c)
+        met = [_segment(level, fprop, read, (h, h0), (w, w0)) for level, h, w in zip(levels, hs, ws)]
+        met = [segment for segment in met if "taps_h" in segment] or met[:1]
+        entries = [{**place, **segment, "segments": len(met)} for segment in met]
+        found.append(np.array([[entry.get(name, 0) for name in FIELDS] for entry in entries], np.int32))
+    return found
+
+
+def _segment(level: tuple[int, ConvDesc], fprop: bool, read: Shape, h_at: tuple[TapClass, int],
+             w_at: tuple[TapClass, int]) -> dict[str, int]:
+    """Returns the fields that say what a level adds to a sum.
+
+    level: its first channel of y, and what it is; h_at, w_at: the class along an axis, and the first of the positions.
+    """
+    (first, desc), (h, h0), (w, w0), (_, _, width, in_c) = level, h_at, w_at, read
+    icg, ocg = desc.ic // desc.groups, desc.oc // desc.groups
+    found = dict(channels=icg, columns=ocg, first=first) if fprop else dict(channels=ocg, columns=icg)
+    if not h.count * w.count:
+        return found
+    move_h, move_w = (desc.h.s, desc.w.s) if fprop else (1, 1)  # from where a position begins to read to the next one
+    start = h.starts[h.positions.index(h0)] * width + w.starts[w.positions.index(w0)]
+    tap_h, tap_w = desc.w.f * icg, icg
+    return dict(found, in_=start * in_c + (0 if fprop else first), in_h=move_h * width * in_c, in_w=move_w * in_c,
+                taps_h=h.count, taps_w=w.count, tap_in_h=h.step * width * in_c, tap_in_w=w.step * in_c,
+                w=(first * desc.h.f + h.tap) * tap_h + w.tap * tap_w,
+                tap_w_h=h.tap_step * tap_h, tap_w_w=w.tap_step * tap_w)
+
+
+def _runs(axes: Sequence[Classes], step: int) -> list[tuple[tuple[TapClass, ...], int, int]]:
+    """Returns runs of positions that are a step apart and have the same classes, by the first one: the class on each of
+    some axes, the first position, the number of them."""
+    of = [{p: c for c in classes for p in c.positions} for classes in axes]
+    runs: list[tuple[tuple[TapClass, ...], int, int]] = []
+    for p in sorted(of[0], key=lambda p: (p % step, p)):
+        found = tuple(classes[p] for classes in of)
+        if runs and runs[-1][0] == found and p == runs[-1][1] + step * runs[-1][2]:
+            runs[-1] = (found, runs[-1][1], runs[-1][2] + 1)
         else:
-            runs.append((p, spacing, 1))
-    return runs
+            runs.append((found, p, 1))
+    return sorted(runs, key=lambda run: run[1])

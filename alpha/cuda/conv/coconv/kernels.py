@@ -6,46 +6,27 @@ operands are those of conv2d.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
-from alpha.cuda.conv.coconv.schedule import dgrad_slabs, fprop_slabs
 from alpha.cuda.conv.costs import Cost
-from alpha.cuda.conv.ffma.gemm import TILES, Tile
-from alpha.cuda.conv.ffma.slab import FfmaSlab, SlabTile
+from alpha.cuda.conv.ffma.gemm import TILES
+from alpha.cuda.conv.ffma.slab import MOST_SEGMENTS, FfmaSlab, SlabTile
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.mma.mma import MmaSlab
 from alpha.cuda.conv.schedule import LIMIT, oversized
-from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode
+from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import ITEMSIZE
 from alpha.ops.coconv_desc import CoConvDesc
-
-MOST_SEGMENTS, SEGMENT_BYTES = 8, 40  # levels.cuh
-
-FPROP = lru_cache(maxsize=256)(fprop_slabs)
-DGRAD = lru_cache(maxsize=256)(dgrad_slabs)
-
-
-def over_levels(pass_name: str, tile: Tile | MmaTile) -> Any:
-    """Returns the tile with the macro LEVELS of conv_slab.cuh: its kernels are others than conv2d's."""
-    kind, levels = type(tile), 1 if pass_name == "fprop" else 2
-
-    class OverLevels(kind):  # type: ignore[misc, valid-type]
-        @property
-        def defines(self) -> dict[str, Any]:
-            return {**super().defines, "LEVELS": levels}
-    return OverLevels(*tile)
 
 
 class _Levels(SlabTile):
     """What differs where a description has levels; see alpha.cuda.conv.planner for the members."""
 
-    def _over_levels(self) -> None:
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.name += " over levels"
-        self.slabs_of = FPROP if self.pass_name == "fprop" else DGRAD  # type: ignore[assignment]
-        self.shared += MOST_SEGMENTS * SEGMENT_BYTES
 
     def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
         if self.pass_name == "dgrad" and len(desc.levels) > MOST_SEGMENTS:
@@ -61,24 +42,16 @@ class _Levels(SlabTile):
         return 0.0
 
     def cost(self, desc: CoConvDesc) -> Cost:  # type: ignore[override]
-        stage, = self._cheapest(desc)[1].stages  # type: ignore[arg-type]
+        stage, = self._cheapest(desc)[1].stages
         return Cost((stage._replace(nbytes=desc.nbytes(ITEMSIZE[self.writes])),))
 
 
 class LevelFfma(_Levels, FfmaSlab):
     """A tile of conv_v2 or ks_deconv over levels."""
 
-    def __init__(self, pass_name: str, tile: Tile) -> None:
-        super().__init__(pass_name, over_levels(pass_name, tile))
-        self._over_levels()
-
 
 class LevelMma(_Levels, MmaSlab):
     """A tile of conv_mma over levels."""
-
-    def __init__(self, pass_name: str, mode: Mode, tile: MmaTile) -> None:
-        super().__init__(pass_name, mode, over_levels(pass_name, tile))
-        self._over_levels()
 
 
 def multiples(desc: CoConvDesc) -> dict[str, int]:

@@ -25,13 +25,9 @@ using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true
 #define CONV(name, FPROP, SPLIT) \
   ALPHA_ENTRY(name, (Tile<FPROP>::THREADS, MIN_BLOCKS), (SlabTensors<Tile<FPROP>> t), \
               DYNAMIC_SHARED(float, smem); slab_block<Tile<FPROP>, SPLIT>(t, smem))
-#if LEVELS < 2
 CONV(conv_v2, true, false)
 CONV(conv_v2_split, true, true)
-#endif
-#if LEVELS != 1
 CONV(ks_deconv, false, false)
 #if !TERMS  // whose sums are not cut
 CONV(ks_deconv_split, false, true)
-#endif
 #endif

@@ -18,15 +18,17 @@ from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, upload
+from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
 
 SLABS = {"fprop": lru_cache(maxsize=256)(fprop_slabs), "dgrad": lru_cache(maxsize=256)(dgrad_slabs)}
 
 # SlabTensors of conv_slab.cuh.
 SLAB_ARGS = ("ptr in, ptr w, ptr b, ptr out, ptr slots, ptr arrived, ptr classes, ptr work, i64 in_image, "
-             "i64 out_image, i32 images, i32 channels, i32 columns, i32 w_row, i32 relu, i64 in_plane, i64 w_plane, "
-             "ptr in_scale, ptr w_scale")
+             "i64 out_image, i32 images, i32 columns, i32 w_row, i32 relu, i64 in_plane, i64 w_plane, ptr in_scale, "
+             "ptr w_scale")
 UNSCALED = (0, 0, None, None)  # planes and scales of float32
+MOST_SEGMENTS, SEGMENT_BYTES = 8, 40  # of a sum of dgrad; those of fprop have one
 
 
 class ConvTile(Candidate):
@@ -79,9 +81,10 @@ class SlabTile(ConvTile):
     def __init__(self, pass_name: str, tile: Tile | MmaTile, split: int, name: str, kernels: tuple[Kernel, Kernel]
                  ) -> None:
         self.pass_name, self.split, self.kernels, self.b_kmajor = pass_name, split, kernels, pass_name == "fprop"
+        rows, segments = 2 * tile.rows + tile.columns * self.b_kmajor, 1 if self.b_kmajor else MOST_SEGMENTS
         super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernels[0],
-                         8 * (2 * tile.rows + tile.columns * self.b_kmajor) + 64)
-        self.slabs_of: Callable[[ConvDesc], Slabs] = SLABS[pass_name]
+                         8 * rows + SEGMENT_BYTES * segments + 64)
+        self.slabs_of: Callable[[ConvDesc | CoConvDesc], Slabs] = SLABS[pass_name]
         self.copied = ("input",) if pass_name == "fprop" else ("input", "output")
 
     def rejection(self, desc: ConvDesc) -> str | None:
@@ -93,37 +96,37 @@ class SlabTile(ConvTile):
     def cost(self, desc: ConvDesc) -> Cost:
         return self._cheapest(desc)[1]
 
-    def split_of(self, desc: ConvDesc) -> int:
+    def split_of(self, desc: ConvDesc | CoConvDesc) -> int:
         """Returns into how many slices the longest sums are cut."""
         return self._cheapest(desc)[0]
 
     def slab_clocks(self) -> float:
         return self.tile.slab_clocks(self.b_kmajor)
 
-    def _cheapest(self, desc: ConvDesc) -> tuple[int, Cost]:
+    def _cheapest(self, desc: ConvDesc | CoConvDesc) -> tuple[int, Cost]:
         """Returns the split that is done first, and what it costs."""
         sums, slab_clocks, blocks = self.sums(desc), self.slab_clocks(), self.resident * device().sm_count
         splits = [self.split] if self.split else [s for s in SPLITS if s == 1 or not refusal(sums, s, blocks)]
         return min(((split, makespan(slab_clocks, self.tile.threads, shares(sums, split)))
                     for split in splits), key=lambda option: time_us(option[1]))
 
-    def sums(self, desc: ConvDesc) -> list[tuple[int, int]]:
+    def sums(self, desc: ConvDesc | CoConvDesc) -> list[tuple[int, int]]:
         """Returns (number of tiles, slabs of each) per class, the longest first."""
         return self.slabs_of(desc).slabs(self.tile.rows, self.tile.columns, self.tile.k)
 
-    def work_list(self, desc: ConvDesc, split: int) -> tuple[np.ndarray, Partial]:
+    def work_list(self, desc: ConvDesc | CoConvDesc, split: int) -> tuple[np.ndarray, Partial]:
         """Returns the work list, and where the slices of its sums meet."""
         slabs, tile = self.slabs_of(desc), self.tile
         counts, each = zip(*self.sums(desc))
         work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), split)
         return work, Partial(slots, tile.rows * tile.columns)
 
-    def run_of(self, desc: ConvDesc) -> Callable[..., None]:
+    def run_of(self, desc: ConvDesc | CoConvDesc) -> Callable[..., None]:
         """Returns run(in, w, out, epilogue, scaled): a launch, `scaled` being what reading planes takes."""
         slabs, split = self.slabs_of(desc), self.split_of(desc)
         work, partial = self.work_list(desc, split)
         kernel, grid, arrays = self.kernels[split > 1], len(work), (upload(slabs.classes), upload(work))
-        sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.columns, slabs.w_row
+        sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.columns, slabs.w_row
 
         def run(x: Any, w: Any, y: Array, epilogue: Epilogue, scaled: tuple[Any, ...]) -> None:
             b, relu = epilogue

@@ -20,9 +20,5 @@ using Tile = MmaTile<ELEMENT, OUT, TILE_M, TILE_N, WARP_M, WARP_N, OPERAND_PLANE
 #define CONV(name, FPROP) \
   ALPHA_ENTRY(name, (Tile<FPROP>::THREADS, MIN_BLOCKS), (SlabTensors<Tile<FPROP>> t, Exact exact), \
               DYNAMIC_SHARED(ELEMENT, smem); slab_block<Tile<FPROP>, true>(t, smem, exact))
-#if LEVELS < 2
 CONV(conv_mma_fprop, true)
-#endif
-#if LEVELS != 1
 CONV(conv_mma_dgrad, false)
-#endif
