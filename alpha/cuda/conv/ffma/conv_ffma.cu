@@ -4,7 +4,6 @@
 //                      ih = oh*stride - padding + fh*dilation, iw likewise: `in` is x, `out` is y
 //           ks_deconv  dx[n, ih, iw, ic] = sum_{fh, fw, oc} g[n, oh, ow, oc] * w[oc, fh, fw, ic], the same ih, iw:
 //                      `in` is g, `out` is dx
-//           *_split    the same, with sums that may be cut into slices
 // Source:   arXiv 2306.15951, ConvV2 and KS-deconv-V2, Algorithms 1B and 2B. Differs: positions with the same taps are
 //           one product, whose taps are read where they lie; an input may have none
 // Layout:   in NHWC, w OHWI, out NHWC, float32
@@ -22,12 +21,9 @@
 template <bool FPROP>
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true, FPROP, VECTOR>;
 
-#define CONV(name, FPROP, SPLIT) \
+// Sums that are made of TERMS terms at a time are not cut.
+#define CONV(name, FPROP) \
   ALPHA_ENTRY(name, (Tile<FPROP>::THREADS, MIN_BLOCKS), (SlabTensors<Tile<FPROP>> t), \
-              DYNAMIC_SHARED(float, smem); slab_block<Tile<FPROP>, SPLIT>(t, smem))
-CONV(conv_v2, true, false)
-CONV(conv_v2_split, true, true)
-CONV(ks_deconv, false, false)
-#if !TERMS  // whose sums are not cut
-CONV(ks_deconv_split, false, true)
-#endif
+              DYNAMIC_SHARED(float, smem); slab_block<Tile<FPROP>, !TERMS>(t, smem))
+CONV(conv_v2, true)
+CONV(ks_deconv, false)

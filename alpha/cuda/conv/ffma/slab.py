@@ -69,20 +69,18 @@ class ConvTile(Candidate):
 
 
 class SlabTile(ConvTile):
-    """Kernels over tap classes with one tile: one whose sums are whole, and one whose sums may be cut into slices.
+    """A kernel over tap classes with one tile, whose sums may be cut into slices.
 
     A subclass adds `prepare`.
     Args:
         pass_name: "fprop" or "dgrad".
-        kernels: the kernel of whole sums, and that of slices.
         split: into how many slices the longest sums are cut; 0: as many as are done first by estimate.
     """
 
-    def __init__(self, pass_name: str, tile: Tile | MmaTile, split: int, name: str, kernels: tuple[Kernel, Kernel]
-                 ) -> None:
-        self.pass_name, self.split, self.kernels, self.b_kmajor = pass_name, split, kernels, pass_name == "fprop"
+    def __init__(self, pass_name: str, tile: Tile | MmaTile, split: int, name: str, kernel: Kernel) -> None:
+        self.pass_name, self.split, self.b_kmajor = pass_name, split, pass_name == "fprop"
         rows, segments = 2 * tile.rows + tile.columns * self.b_kmajor, 1 if self.b_kmajor else MOST_SEGMENTS
-        super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernels[0],
+        super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernel,
                          8 * rows + SEGMENT_BYTES * segments + 64)
         self.slabs_of: Callable[[ConvDesc | CoConvDesc], Slabs] = SLABS[pass_name]
         self.copied = ("input",) if pass_name == "fprop" else ("input", "output")
@@ -125,7 +123,7 @@ class SlabTile(ConvTile):
         """Returns run(in, w, out, epilogue, scaled): a launch, `scaled` being what reading planes takes."""
         slabs, split = self.slabs_of(desc), self.split_of(desc)
         work, partial = self.work_list(desc, split)
-        kernel, grid, arrays = self.kernels[split > 1], len(work), (upload(slabs.classes), upload(work))
+        kernel, grid, arrays = self.kernel, len(work), (upload(slabs.classes), upload(work))
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.columns, slabs.w_row
 
         def run(x: Any, w: Any, y: Array, epilogue: Epilogue, scaled: tuple[Any, ...]) -> None:
@@ -135,18 +133,13 @@ class SlabTile(ConvTile):
 
 
 class FfmaSlab(SlabTile):
-    """A tile of conv_v2, for fprop, or of ks_deconv, for dgrad.
-
-    Sums that are not cut have a kernel of their own, whose registers hold more. Tiles with `terms` have it
-    alone.
-    """
+    """A tile of conv_v2, for fprop, or of ks_deconv, for dgrad.  Sums of tiles with `terms` are not cut."""
 
     def __init__(self, pass_name: str, tile: Tile, split: int = 0) -> None:
         entry = "conv_v2" if pass_name == "fprop" else "ks_deconv"
-        whole, sliced = (Kernel("conv_ffma.cu", name, SLAB_ARGS, threads=tile.threads,
-                                defines=tile.defines, shared=tile.shared_bytes(True, pass_name == "fprop"))
-                         for name in (entry, entry if tile.terms else f"{entry}_split"))
-        super().__init__(pass_name, tile, split, f"{entry} {tile}", (whole, sliced))
+        kernel = Kernel("conv_ffma.cu", entry, SLAB_ARGS, threads=tile.threads, defines=tile.defines,
+                        shared=tile.shared_bytes(True, pass_name == "fprop"))
+        super().__init__(pass_name, tile, split, f"{entry} {tile}", kernel)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         run = self.run_of(desc)

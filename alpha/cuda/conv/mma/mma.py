@@ -43,7 +43,7 @@ class MmaSlab(_Mma, SlabTile):
         kernel = Kernel("conv_mma.cu", f"conv_mma_{pass_name}", f"{SLAB_ARGS}, {EXACT_ARGS}", threads=tile.threads,
                         shared=tile.shared_bytes(),
                         defines={**tile.defines, "ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes]})
-        super().__init__(pass_name, tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", (kernel, kernel))
+        super().__init__(pass_name, tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", kernel)
 
     def cost(self, desc: ConvDesc) -> Cost:
         stage, = super().cost(desc).stages
