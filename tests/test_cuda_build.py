@@ -94,7 +94,7 @@ def test_what_only_hopper_has_is_compiled_for_hopper() -> None:
              (param.values for param in compilations() if not param.id.startswith("rest"))}
     assert {"conv_wgmma", "sk_dilated_wgmma", "conv_coconv", "group_norm_held"} <= {n for n, hopper in parts.items()
                                                                                      if hopper}
-    assert not any(parts[name] for name in ("pool", "conv_mma", "conv_ffma", "softmax"))
+    assert not any(parts[name] for name in ("pool", "conv_slab", "sk_dilated", "softmax"))
 
 
 def test_every_unit_is_compiled_for_every_architecture_that_it_serves() -> None:

@@ -58,6 +58,6 @@ def test_a_kernel_begins_with_its_wait(path: Path) -> None:
 
 
 def test_a_missing_line_is_noticed() -> None:
-    labels = LABEL.findall(head(HOME / "conv" / "ffma" / "conv_ffma.cu"))
+    labels = LABEL.findall(head(HOME / "conv" / "ffma" / "conv_slab.cu"))
     assert in_order(labels, CONVOLUTION) and not in_order([n for n in labels if n != "Zeros"], CONVOLUTION)
     assert not in_order(labels[::-1], CONVOLUTION)

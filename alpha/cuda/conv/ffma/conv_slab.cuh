@@ -222,11 +222,11 @@ INLINE void slab_tile(const SlabTensors<T> &t, typename T::In *smem, const Exact
              T::B_KMAJOR && t.relu);
 }
 
-// One block: entry blockIdx.x of the work list. T::B_KMAJOR says which way round w is read; SPLIT, whether tiles may have
-// several slices. Tensors come by value: parameters of a kernel that were read where they are would be read again and
-// again, and take registers. exact: where T reads planes.
+// One block: entry blockIdx.x of the work list. T::B_KMAJOR says which way round w is read; SPLIT, whether tiles may
+// have several slices. Tensors come by value: parameters of a kernel that were read where they are would be read again
+// and again, and take registers. exact: where T reads planes.
 template <class T, bool SPLIT>
-INLINE void slab_block(const SlabTensors<T> t, typename T::In *smem, const Exact exact = {}) {
+INLINE void slab_block(const SlabTensors<T> t, typename T::In *smem, const Exact exact) {
   __shared__ SlabShared<T> shared;
   const SlabItem item = t.work[blockIdx.x];
   const SlabClass c = t.classes[item.cls];

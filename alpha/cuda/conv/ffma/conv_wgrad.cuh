@@ -77,8 +77,8 @@ template <class T> INLINE void wgrad_store(const Ffma<T> &product, const WgradPl
   }
 }
 
-// One block: its units. exact: where T reads planes.
-template <class T> INLINE void wgrad_block(const WgradTensors<T> t, typename T::In *smem, const Exact exact = {}) {
+// One block: its units. exact: where T reads planes. By value, what they have would take a register more than there is.
+template <class T> INLINE void wgrad_block(const WgradTensors<T> &t, typename T::In *smem, const Exact &exact) {
   using In = typename T::In;
   using CopyG = typename T::LinesA;
   using CopyX = typename T::LinesB;

@@ -8,9 +8,10 @@ from typing import Any
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import TAP_FIELDS, Schedule, Tiling, schedule
-from alpha.cuda.conv.ffma.slab import ConvTile
+from alpha.cuda.conv.ffma.slab import UNSCALED, ConvTile
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Launch
+from alpha.cuda.lazy import EXACT_ARGS
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.ops.conv_desc import ConvDesc
@@ -19,9 +20,10 @@ TILES = (Tile(128, 128, 16, 8, 8, 4, 2), Tile(64, 64, 16, 8, 8, 3, 8), Tile(32, 
          Tile(32, 32, 16, 4, 4, 4, 6, vector=1))
 LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared memory, which comes on top
 
-# WgradTensors of conv_wgrad.cuh, up to planes and scales.
+# WgradTensors of conv_wgrad.cuh, and Exact.
 WGRAD_ARGS = ("ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, ptr first, i64 x_image, i64 g_image, i32 x_h, "
-              "i32 x_w, i32 g_h, i32 g_w, i32 rows, i32 cols, i32 dw_row")
+              "i32 x_w, i32 g_h, i32 g_w, i32 rows, i32 cols, i32 dw_row, i64 x_plane, i64 g_plane, ptr x_scale, "
+              f"ptr g_scale, {EXACT_ARGS}")
 SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
                     "i32 dw_row, i32 split", threads=256)
 MOST_SPLIT = 32
@@ -33,7 +35,9 @@ class WgradTile(ConvTile):
     pass_name = "wgrad"
     itemsize = 4  # bytes of what it reads of an element
 
-    def __init__(self, tile: Tile | MmaTile, name: str, kernel: Kernel) -> None:
+    def __init__(self, tile: Tile | MmaTile, name: str, elements: dict[str, str]) -> None:
+        kernel = Kernel("sk_dilated.cu", "sk_dilated", WGRAD_ARGS, threads=tile.threads,
+                        shared=tile.shared_bytes(False, False), defines={**tile.defines, **elements})
         super().__init__(tile, name, kernel, 2 * LINE_BYTES * tile.threads)
 
     def schedule(self, desc: ConvDesc) -> Schedule:
@@ -80,9 +84,7 @@ class SkDilated(WgradTile):
     """
 
     def __init__(self, tile: Tile, blocks: int = 0) -> None:
-        kernel = Kernel("sk_dilated.cu", "sk_dilated", WGRAD_ARGS, threads=tile.threads,
-                        shared=tile.shared_bytes(False, False), defines=tile.defines)
-        super().__init__(tile, f"sk_dilated {tile}" + f" by {blocks}" * (blocks > 0), kernel)
+        super().__init__(tile, f"sk_dilated {tile}" + f" by {blocks}" * (blocks > 0), {})
         self.blocks = blocks
 
     @property
@@ -103,7 +105,7 @@ class SkDilated(WgradTile):
         run = self.run_of(desc, first, channels)
 
         def launch(x: Array, g: Array, dw: Array) -> None:
-            run(x, offset(g, 4 * first), dw, ())
+            run(x, offset(g, 4 * first), dw, UNSCALED)
         return launch
 
 

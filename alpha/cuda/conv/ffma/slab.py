@@ -1,4 +1,4 @@
-"""ConvV2 and KS-deconv in FFMA, conv_ffma.cu: what a tile costs, how long sums are cut, the launches."""
+"""ConvV2 and KS-deconv, conv_slab.cu, in FFMA: what a tile costs, how long sums are cut, the launches."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import Slabs, dgrad_slabs, fprop_slabs, oversized
 from alpha.cuda.conv.split import SPLITS, Partial, cut, refusal, shares
+from alpha.cuda.lazy import EXACT_ARGS, UNFLAGGED
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -21,13 +22,14 @@ from alpha.cuda.runtime.memory import Array, upload
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
 
+ENTRIES = {"fprop": "conv_v2", "dgrad": "ks_deconv"}
 SLABS = {"fprop": lru_cache(maxsize=256)(fprop_slabs), "dgrad": lru_cache(maxsize=256)(dgrad_slabs)}
 
-# SlabTensors of conv_slab.cuh.
+# SlabTensors of conv_slab.cuh, and Exact.
 SLAB_ARGS = ("ptr in, ptr w, ptr b, ptr out, ptr slots, ptr arrived, ptr classes, ptr work, i64 in_image, "
              "i64 out_image, i32 images, i32 columns, i32 w_row, i32 relu, i64 in_plane, i64 w_plane, ptr in_scale, "
-             "ptr w_scale")
-UNSCALED = (0, 0, None, None)  # planes and scales of float32
+             f"ptr w_scale, {EXACT_ARGS}")
+UNSCALED = (0, 0, None, None, *UNFLAGGED, 0)  # of float32: no planes, scales, flags
 MOST_SEGMENTS, SEGMENT_BYTES = 8, 40  # of a sum of dgrad; those of fprop have one
 
 
@@ -75,11 +77,14 @@ class SlabTile(ConvTile):
     Args:
         pass_name: "fprop" or "dgrad".
         split: into how many slices the longest sums are cut; 0: as many as are done first by estimate.
+        elements: the macros ELEMENT and OUT of tiles on tensor cores.
     """
 
-    def __init__(self, pass_name: str, tile: Tile | MmaTile, split: int, name: str, kernel: Kernel) -> None:
+    def __init__(self, pass_name: str, tile: Tile | MmaTile, split: int, name: str, elements: dict[str, str]) -> None:
         self.pass_name, self.split, self.b_kmajor = pass_name, split, pass_name == "fprop"
         rows, segments = 2 * tile.rows + tile.columns * self.b_kmajor, 1 if self.b_kmajor else MOST_SEGMENTS
+        kernel = Kernel("conv_slab.cu", ENTRIES[pass_name], SLAB_ARGS, threads=tile.threads,
+                        defines={**tile.defines, **elements}, shared=tile.shared_bytes(True, self.b_kmajor))
         super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernel,
                          8 * rows + SEGMENT_BYTES * segments + 64)
         self.slabs_of: Callable[[ConvDesc | CoConvDesc], Slabs] = SLABS[pass_name]
@@ -136,10 +141,7 @@ class FfmaSlab(SlabTile):
     """A tile of conv_v2, for fprop, or of ks_deconv, for dgrad.  Sums of tiles with `terms` are not cut."""
 
     def __init__(self, pass_name: str, tile: Tile, split: int = 0) -> None:
-        entry = "conv_v2" if pass_name == "fprop" else "ks_deconv"
-        kernel = Kernel("conv_ffma.cu", entry, SLAB_ARGS, threads=tile.threads, defines=tile.defines,
-                        shared=tile.shared_bytes(True, pass_name == "fprop"))
-        super().__init__(pass_name, tile, split, f"{entry} {tile}", kernel)
+        super().__init__(pass_name, tile, split, f"{ENTRIES[pass_name]} {tile}", {})
 
     def prepare(self, desc: ConvDesc) -> Launch:
         run = self.run_of(desc)

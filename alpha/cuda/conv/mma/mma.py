@@ -1,5 +1,5 @@
-"""ConvV2, KS-deconv and Sk-dilated on tensor cores by mma.sync, from sm_80 on: conv_mma.cu and
-sk_dilated_mma.cu over the classes, work lists and slices of the FFMA kernels.
+"""ConvV2, KS-deconv and Sk-dilated on tensor cores by mma.sync, from sm_80 on: the
+kernels of conv/ffma, over their classes, work lists and slices, with tiles of gemm_mma.cuh.
 
 Estimated, not measured: what a tile takes follows from the products, the bytes of shared memory and those of the L2
 cache that it needs, and from what conv/costs.py says of the device. On Hopper wgmma serves whatever both serve.
@@ -11,14 +11,14 @@ from math import prod
 from typing import Any
 
 from alpha.cuda.conv.costs import Cost, device
-from alpha.cuda.conv.ffma.sk_dilated import WGRAD_ARGS, WgradTile
-from alpha.cuda.conv.ffma.slab import SLAB_ARGS, SlabTile
+from alpha.cuda.conv.ffma.sk_dilated import WgradTile
+from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
 from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, OnOperands, Run, moved_bytes, refusal
-from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
+from alpha.cuda.lazy import READS, UNFLAGGED, Operand
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
-from alpha.cuda.runtime.kernel import C_TYPES, Kernel
+from alpha.cuda.runtime.kernel import C_TYPES
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv_desc import ConvDesc
 
@@ -36,14 +36,12 @@ class _Mma(OnOperands):
 
 
 class MmaSlab(_Mma, SlabTile):
-    """A tile of conv_mma in one mode and one pass."""
+    """A tile of conv_v2 or ks_deconv in one mode."""
 
     def __init__(self, pass_name: str, mode: Mode, tile: MmaTile, split: int = 0) -> None:
         self.mode, (self.reads, self.writes) = mode, mode
-        kernel = Kernel("conv_mma.cu", f"conv_mma_{pass_name}", f"{SLAB_ARGS}, {EXACT_ARGS}", threads=tile.threads,
-                        shared=tile.shared_bytes(),
-                        defines={**tile.defines, "ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes]})
-        super().__init__(pass_name, tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", kernel)
+        super().__init__(pass_name, tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}",
+                         {"ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes]})
 
     def cost(self, desc: ConvDesc) -> Cost:
         stage, = super().cost(desc).stages
@@ -62,15 +60,11 @@ class MmaSlab(_Mma, SlabTile):
 
 
 class MmaWgrad(_Mma, WgradTile):
-    """A tile of sk_dilated_mma.  It writes float32, whatever it reads."""
+    """A tile of sk_dilated.  It writes float32, whatever it reads."""
 
     def __init__(self, reads: str, tile: MmaTile) -> None:
         self.reads, self.itemsize = reads, 2 * tile.planes
-        kernel = Kernel("sk_dilated_mma.cu", "sk_dilated_mma",
-                        f"{WGRAD_ARGS}, i64 x_plane, i64 g_plane, ptr x_scale, ptr g_scale, {EXACT_ARGS}",
-                        threads=tile.threads, shared=tile.shared_bytes(),
-                        defines={**tile.defines, "ELEMENT": C_TYPES[READS[reads].dtype]})
-        super().__init__(tile, f"sk_dilated_mma {reads} {tile}", kernel)
+        super().__init__(tile, f"sk_dilated_mma {reads} {tile}", {"ELEMENT": C_TYPES[READS[reads].dtype]})
 
     def slab_clocks(self) -> float:
         return self.tile.slab_clocks()
