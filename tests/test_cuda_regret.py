@@ -23,7 +23,7 @@ from benchmarks.results import Row, latest, read
 from benchmarks.shapes import NARROW, SHAPES
 from tests.conv_cases import square
 
-CANDIDATES = {(c.pass_name, c.name.partition(" by ")[0]): c for p in planner.PASSES for c in planner.candidates(p)}
+CANDIDATES = {(c.pass_name, c.name): c for p in planner.PASSES for c in planner.candidates(p)}
 
 
 @pytest.fixture(autouse=True)

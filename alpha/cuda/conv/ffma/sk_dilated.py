@@ -16,8 +16,9 @@ from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.ops.conv_desc import ConvDesc
 
+# Of 128x64 a multiprocessor would hold four blocks; three have fewer slices to add up.
 TILES = (Tile(128, 128, 16, 8, 8, 4, 2), Tile(64, 64, 16, 8, 8, 3, 8), Tile(32, 32, 16, 4, 4, 4, 8),
-         Tile(32, 32, 16, 4, 4, 4, 6, vector=1))
+         Tile(32, 32, 16, 4, 4, 4, 6, vector=1), Tile(128, 64, 16, 8, 8, 4, 3))
 LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared memory, which comes on top
 
 # WgradTensors of conv_wgrad.cuh, and Exact.
@@ -77,25 +78,13 @@ class WgradTile(ConvTile):
 
 
 class SkDilated(WgradTile):
-    """A tile of sk_dilated.
+    """A tile of sk_dilated."""
 
-    Args:
-        blocks: on a multiprocessor at a time; 0: as many as it holds. Fewer have fewer slices to add up.
-    """
-
-    def __init__(self, tile: Tile, blocks: int = 0) -> None:
-        super().__init__(tile, f"sk_dilated {tile}" + f" by {blocks}" * (blocks > 0), {})
-        self.blocks = blocks
-
-    @property
-    def resident(self) -> int:
-        return min(super().resident, self.blocks or self.tile.blocks)
+    def __init__(self, tile: Tile) -> None:
+        super().__init__(tile, f"sk_dilated {tile}", {})
 
     def slab_clocks(self) -> float:
         return self.tile.clocks(device().table.ffma.wgrad[str(self.tile)])
-
-    def cost(self, desc: ConvDesc) -> Cost:
-        return super().cost(desc).times(device().table.ffma.fewer if self.blocks else 1.0)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return self.on_operands(desc)
@@ -109,4 +98,4 @@ class SkDilated(WgradTile):
         return launch
 
 
-CANDIDATES = (*map(SkDilated, TILES), SkDilated(Tile(128, 64, 16, 8, 8, 4, 4), blocks=3))
+CANDIDATES = tuple(map(SkDilated, TILES))
