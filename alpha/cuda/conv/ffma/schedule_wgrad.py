@@ -28,8 +28,6 @@ from alpha.cuda.conv.split import slots_of
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 TAP_FIELDS = ("pixels", "width", "g", "x", "w", "unused0", "unused1", "unused2")
-UNIT_FIELDS = ("tap", "group", "row", "col", "k", "k_end", "slot", "unused")
-SUM_FIELDS = ("slot", "count", "out", "rows", "cols", "unused0", "unused1", "unused2")
 
 WORKSPACE_BYTES = 64 << 20
 LEAST_SLABS = 8          # of a unit: shorter ones are all start and end
@@ -52,9 +50,9 @@ class Schedule(NamedTuple):
     """Tables as the kernels read them, int32."""
 
     taps: np.ndarray   # (taps, 8), columns as in TAP_FIELDS; `WgradTap` in conv_wgrad.cuh
-    units: np.ndarray  # (units, 8), columns as in UNIT_FIELDS; `WgradUnit`
+    units: np.ndarray  # (units, 8), columns as in `WgradUnit`
     first: np.ndarray  # (blocks + 1,), block b computes units first[b] .. first[b + 1] - 1
-    sums: np.ndarray   # (tiles in several units, 8), columns as in SUM_FIELDS; `SumTile` in conv/sum_slices.cu
+    sums: np.ndarray   # (tiles in several units, 8), columns as in `SumTile` of conv/sum_slices.cu
     slots: int         # tiles of workspace
     time_us: float     # estimate
 
