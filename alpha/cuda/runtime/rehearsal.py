@@ -10,6 +10,7 @@ so the kernels are those that it would choose. Afterwards the process is of no u
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -41,52 +42,6 @@ DEVICES = {"sm_80": Device("A100", 108, 166_912, 1_410_000, 1_215_000, 5120),
            "sm_90a": Device("H100", 132, 232_448, 1_980_000, 2_619_000, 5120)}
 
 
-class _Pool:
-    """A pool of addresses; `allocate` of page-locked memory returns an array."""
-
-    active_bytes = managed_bytes = 0
-
-    def __init__(self) -> None:
-        self.next = 1 << 32
-
-    def allocate(self, what: Any, dtype: Any = None) -> Any:
-        if dtype is not None:
-            return np.empty(what, dtype)
-        address, self.next = self.next, self.next + -(-what // 256) * 256
-        return address
-
-    def free_held(self) -> None:
-        pass
-
-    stop_holding = free_held
-
-
-class _Modules(dict[Unit, Any]):
-    """Every module, as if it were loaded; its keys are those that were asked for."""
-
-    def __contains__(self, unit: object) -> bool:
-        return True
-
-    def __missing__(self, unit: Unit) -> Any:
-        function = SimpleNamespace(shared_size_bytes=0, set_attribute=_nothing, _launch_kernel=_nothing)
-        self[unit] = SimpleNamespace(get_function=lambda entry: function)
-        return self[unit]
-
-
-class _Event:
-    def record(self, stream: Any) -> _Event:
-        return self
-
-    def time_since(self, other: Any) -> float:
-        return 0.0
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-
 def rehearse(program: Callable[[], None], arch: str, device: Device | None = None) -> list[Unit]:
     """Runs a program on a device that pretends, and returns the units that it launches kernels of.
 
@@ -104,8 +59,10 @@ def rehearse(program: Callable[[], None], arch: str, device: Device | None = Non
                             GLOBAL_MEMORY_BUS_WIDTH=device.bus, MAX_DYNAMIC_SHARED_SIZE_BYTES=0)
     error = type("Error", (Exception,), {})
     stream = SimpleNamespace(handle=0, synchronize=_nothing, wait_for_event=_nothing)
+    event = SimpleNamespace(query=lambda: True, synchronize=_nothing, time_since=lambda other: 0.0)
+    event.record = lambda stream: event
     context.driver = SimpleNamespace(
-        Error=error, MemoryError=error, Event=lambda *flags: _Event(), event_flags=SimpleNamespace(DISABLE_TIMING=0),
+        Error=error, MemoryError=error, Event=lambda *flags: event, event_flags=SimpleNamespace(DISABLE_TIMING=0),
         device_attribute=names, function_attribute=names,
         Device=lambda index: SimpleNamespace(get_attribute=lambda value: value),
         mem_get_info=lambda: (PLENTY, PLENTY), memcpy_htod_async=_nothing, memcpy_dtod_async=_nothing,
@@ -114,9 +71,17 @@ def rehearse(program: Callable[[], None], arch: str, device: Device | None = Non
     context.sm_count, context.max_shared, context.capability = device.sm_count, device.max_shared, (int(arch[3]), 0)
     context.stream = context.copy_stream = stream
     context.here.entered = True
-    memory.pool = memory.Pool(_Pool(), _Pool())
+    addresses = count(1 << 36, 1 << 36)  # so far from each other that no block reaches the next
+    main = SimpleNamespace(allocate=lambda nbytes: next(addresses), free_held=_nothing, active_bytes=0, managed_bytes=0)
+    memory.pool = memory.Pool(main, SimpleNamespace(allocate=np.empty))
     tensor_map._encode = lambda: lambda *arguments: 0
-    launched = toolchain._modules = _Modules()
+    function = SimpleNamespace(shared_size_bytes=0, set_attribute=_nothing, _launch_kernel=_nothing)
+    launched: dict[Unit, Any] = {}
+
+    def module(unit: Unit) -> Any:
+        return launched.setdefault(unit, SimpleNamespace(get_function=lambda entry: function))
+
+    toolchain.module, toolchain.is_at_hand = module, lambda unit: True
     program()
     return list(launched)
 
