@@ -78,7 +78,7 @@ class Toolchain:
 @pytest.fixture
 def declared(monkeypatch):
     """An empty list of declarations, restored afterwards."""
-    for name in ("_declared", "_modules", "_failed", "_jobs", "_found"):
+    for name in ("_declared", "_modules", "_jobs"):
         monkeypatch.setattr(chain, name, {})
 
 

@@ -82,9 +82,9 @@ def test_a_kernel_that_is_declared_again_is_compiled_again(tmp_path: Path) -> No
 
     source = tmp_path / "mine.cu"
     unit = Kernel(source, "mine", "ptr x").unit
-    toolchain._modules[unit] = toolchain._failed[unit] = "of the text before"
+    toolchain._modules[unit] = toolchain._jobs[unit] = "of the text before"
     Kernel(source, "mine", "ptr x, i64 n")
-    assert unit not in toolchain._modules and unit not in toolchain._failed
+    assert unit not in toolchain._modules and unit not in toolchain._jobs
     assert toolchain._declared.pop(unit)["mine"] == "Pq"
 
 

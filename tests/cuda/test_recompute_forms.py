@@ -79,13 +79,13 @@ def cold() -> Iterator[list[int]]:
     def counted() -> None:
         counts.append(len(backlog.waiting))
         run()
-        backlog.add(lambda: None, must_wait=True)
+        backlog.add(lambda: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toolchain, "is_idle", lambda: False)
         patch.setattr(backlog, "run", counted)
         patch.setattr(backlog, "open", True)
         patch.setattr(memory, "on_allocate", None)
-        backlog.add(lambda: None, must_wait=True)
+        backlog.add(lambda: None)
         yield counts
     run()
 

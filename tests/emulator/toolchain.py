@@ -110,5 +110,5 @@ class EmulatedToolchain:
                      include_dirs=(*INCLUDE_DIRS, HERE))
 
     def find(self, source: Path, defines: Mapping[str, str | int], arch: str) -> Path | None:
-        """Returns None: no launch waits for its module here, so nobody asks whether it is there."""
+        """Returns None: `compile` looks in the cache."""
         return None

@@ -24,12 +24,9 @@ open = True                     # whether work may wait
 _lock = threading.RLock()
 
 
-def add(work: Work, must_wait: bool = False) -> None:
-    """Has work done after all that waits, and now if nothing does, unless it has to wait itself."""
+def add(work: Work) -> None:
+    """Has work done after all that waits."""
     with _lock:
-        if not waiting and not must_wait:
-            work()
-            return
         waiting.append(work)
         if len(waiting) >= MOST:
             run()

@@ -106,14 +106,9 @@ class Kernel:
     def _waits(self, grid: Any, buffer: bytes) -> bool:
         """Tells whether a launch has been added to the backlog; if not, it can be made.  Raises CompileError."""
         may_wait = backlog.open and not (watchers or config.sync or config.debug > 1 or memory.recorder)
-        if self._launch is None:
-            if not may_wait or toolchain.is_at_hand(self.unit):
-                self._load()
-            else:
-                toolchain.start(self.unit)
-                backlog.add(partial(self._launch_late, grid, buffer), must_wait=True)
-                return True
-        if may_wait and not toolchain.is_idle():
+        if self._launch is None and (not may_wait or toolchain.is_at_hand(self.unit)):
+            self._load()
+        if self._launch is None or (may_wait and _waiting and not toolchain.is_idle()):
             backlog.add(partial(self._launch_late, grid, buffer))
             return True
         backlog.run()

@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextvars import copy_context
 from functools import cache
@@ -110,10 +110,7 @@ def can_compile() -> bool:
 _declared: dict[Unit, dict[str, str]] = {}  # the entries of each, and the codes of their arguments
 generated: set[Path] = set()  # sources that were written by us, and are named by what they have
 _modules: dict[Unit, Any] = {}
-_failed: dict[Unit, CompileError] = {}
-_jobs: dict[Unit, Future[Path]] = {}
-_found: dict[Unit, bytes] = {}  # compiled before, and not loaded yet
-_workers: list[ThreadPoolExecutor] = []
+_jobs: dict[Unit, Future[bytes]] = {}  # of modules that are not loaded yet; those that do not compile stay
 _lock = threading.Lock()
 
 
@@ -139,8 +136,8 @@ def declare(unit: Unit, entry: str, codes: str) -> None:
     entries = _declared.setdefault(unit, {})
     if entry not in entries or is_users(unit):
         with _lock:
-            for known in (_modules, _failed, _jobs, _found):
-                known.pop(unit, None)  # type: ignore[attr-defined]
+            _modules.pop(unit, None)
+            _jobs.pop(unit, None)
     entries[entry] = codes
 
 
@@ -156,20 +153,9 @@ def units() -> list[Unit]:
 def is_at_hand(unit: Unit) -> bool:
     """Tells whether `module` answers at once, or should make its caller wait: a source of a user's own does.
 
-    Raises CompileError where there is no compiler.
+    If neither is so, the unit is being compiled.  Raises CompileError where there is no compiler.
     """
-    if unit in _modules or unit in _failed or is_users(unit):
-        return True
-    job = _jobs.get(unit)
-    if job:
-        return job.done()
-    image = _packed(unit)
-    if image is None:
-        path = current.find(unit.source, dict(unit.defines), context.arch)
-        image = path and path.read_bytes()
-    if image is not None:
-        _found[unit] = image
-    return image is not None
+    return unit in _modules or is_users(unit) or _job(unit).done()
 
 
 def pack(folder: Path | None = None) -> Pack:
@@ -182,18 +168,34 @@ def _pack(folder: Path, maker: str) -> Pack:
     return Pack(folder, maker, INCLUDE_DIRS)
 
 
-def _packed(unit: Unit) -> bytes | None:
-    """Returns the module of a unit of ours if it came with alpha."""
-    return None if is_users(unit) else pack().find(unit.source, unit.defines, context.arch)
+@cache
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(cores())
 
 
-def start(unit: Unit) -> None:
-    """Has a unit compiled in the background."""
-    if not _workers:
-        _workers.append(ThreadPoolExecutor(cores()))
-    if unit not in _jobs:
-        _jobs[unit] = _workers[0].submit(copy_context().run, current.compile, unit.source, dict(unit.defines),
-                                         context.arch)
+def _job(unit: Unit) -> Future[bytes]:
+    """Returns what gives a module: done if it came with alpha or is in the cache, else compiled in the background."""
+    job = _jobs.get(unit)
+    if job is None:
+        image = None if is_users(unit) else _found(unit)
+        if image is None:
+            job = _workers().submit(copy_context().run, _compiled, unit, context.arch)
+        else:
+            job = Future()
+            job.set_result(image)
+        _jobs[unit] = job
+    return job
+
+
+def _found(unit: Unit) -> bytes | None:
+    image = pack().find(unit.source, unit.defines, context.arch)
+    if image is None and (path := current.find(unit.source, dict(unit.defines), context.arch)):
+        image = path.read_bytes()
+    return image
+
+
+def _compiled(unit: Unit, arch: str) -> bytes:
+    return current.compile(unit.source, dict(unit.defines), arch).read_bytes()  # type: ignore[no-any-return]
 
 
 def is_idle() -> bool:
@@ -205,13 +207,12 @@ def module(unit: Unit) -> Any:
     """Returns the loaded module of a unit, compiled if need be.  Raises CompileError if it does not compile or load."""
     with _lock:
         if unit not in _modules:
-            if unit in _failed:
-                raise _failed[unit]
-            try:
-                image = _image(unit)
-            except CompileError as error:
-                _failed[unit] = error
-                raise
+            job = _job(unit)
+            if not job.done():
+                _show([each for each in list(_jobs.values()) if not each.done()])
+            if not isinstance(job.exception(), CompileError):  # others may be gone by the next try: a disk was full
+                _jobs.pop(unit, None)
+            image = job.result()
             try:
                 _modules[unit] = context.driver.module_from_buffer(image)
             except context.driver.Error as error:
@@ -221,20 +222,8 @@ def module(unit: Unit) -> Any:
         return _modules[unit]
 
 
-def _image(unit: Unit) -> bytes:
-    """Returns the module of a unit; if it is being compiled, when all that are have been."""
-    if unit not in _jobs:
-        image = _found.pop(unit, None) or _packed(unit)
-        return image or current.compile(unit.source, dict(unit.defines), context.arch).read_bytes()
-    waiting = [job for job in list(_jobs.values()) if not job.done()]
-    if waiting:
-        _show(waiting)
-    return _jobs.pop(unit).result().read_bytes()
-
-
-def _show(jobs: Iterable[Future[Path]]) -> None:
+def _show(jobs: Collection[Future[Any]]) -> None:
     """Waits for jobs, with a progress bar on a terminal."""
-    jobs = list(jobs)
     for _ in tqdm(as_completed(jobs), "compiling CUDA kernels, once", len(jobs), unit="file", leave=False,
                   delay=PROGRESS_AFTER, disable=None):  # None: only on a terminal
         pass

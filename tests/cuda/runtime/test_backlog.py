@@ -23,7 +23,7 @@ def cold(monkeypatch):
     gc.unfreeze()  # tests/conftest.py freezes what is there, which get_objects then leaves out
     for kernel in [thing for thing in gc.get_objects() if type(thing) is Kernel]:
         monkeypatch.setattr(kernel, "_launch", None)
-    for name in ("_modules", "_found", "_jobs"):
+    for name in ("_modules", "_jobs"):
         monkeypatch.setattr(toolchain, name, {})
     monkeypatch.setattr(type(toolchain.current), "find", lambda *args: None)
     monkeypatch.setattr(type(toolchain.current), "compile",

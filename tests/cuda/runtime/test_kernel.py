@@ -52,7 +52,7 @@ def source(device, tmp_path) -> Path:
 def forget(monkeypatch):
     """Declarations of a test do not stay for the next."""
     monkeypatch.setattr(toolchain, "_declared", dict(toolchain._declared))
-    monkeypatch.setattr(toolchain, "_failed", dict(toolchain._failed))
+    monkeypatch.setattr(toolchain, "_jobs", dict(toolchain._jobs))
 
 
 def test_every_type_of_argument_arrives(source):
@@ -114,7 +114,7 @@ def test_debug_shows_each_launch(source, capsys):
 
 
 def test_a_kernel_is_compiled_when_it_is_launched_and_no_other_is(source, monkeypatch):
-    for name in ("_declared", "_modules", "_failed"):
+    for name in ("_declared", "_modules", "_jobs"):
         monkeypatch.setattr(toolchain, name, {})
     first, second = (Kernel(source, "reverse", "ptr x, ptr y, i32 n", shared=4, defines={"SCALE": k}) for k in (5, 6))
     asked, compile_one = [], toolchain.current.compile
