@@ -89,7 +89,7 @@ class CudaBackend:
     flops_per_byte = 60.0
 
     def memory_limit(self) -> int:
-        return config.cuda_memory_mib << 20 or memory.device_nbytes()
+        return config.cuda_memory_mib << 20 or context.nbytes
 
     def history(self, x: Array) -> History | None:
         return None if x.derived is None else x.derived.history

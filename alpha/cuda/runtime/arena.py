@@ -90,7 +90,7 @@ class Arena:
         grain, begin = ctypes.c_size_t(), ctypes.c_ulonglong()
         libcuda.call("cuMemGetAllocationGranularity", ctypes.byref(grain), ctypes.byref(self._properties), 0)
         self._grain = grain.value
-        self._capacity = self._grains(context.driver.Device(context.index).total_memory())
+        self._capacity = self._grains(context.nbytes)
         libcuda.call("cuMemAddressReserve", ctypes.byref(begin), ctypes.c_size_t(self._capacity), ctypes.c_size_t(0),
                      ctypes.c_ulonglong(0), ctypes.c_ulonglong(0))
         self._begin = self._end = begin.value  # of what is mapped

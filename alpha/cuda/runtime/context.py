@@ -61,6 +61,7 @@ class Context:
     name: str = ""
     sm_count: int = 0  # number of multiprocessors
     max_shared: int = 0  # bytes of shared memory that one block may ask for
+    nbytes: int = 0  # of its memory
     open: bool = False  # whether the context can be used: not before the start, not in a forked child, not at exit
 
     def __init__(self) -> None:
@@ -100,6 +101,7 @@ class Context:
         self.arch = arch_of(*self.capability)
         self.sm_count = device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
         self.max_shared = device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        self.nbytes = device.total_memory()
         self.handle = device.retain_primary_context()
         self.open = True
         self.enter()
@@ -178,19 +180,14 @@ def device_count(driver: Any) -> int:
                                   'see whether nvidia-smi works, or use device="cpu"')) from error
 
 
-def fault(error: Exception) -> DeviceError:
-    """Returns the error to raise when a kernel that was launched some time ago has failed."""
-    return DeviceError(message("cuda", f"a kernel failed: {error}", "run again with ALPHA_SYNC=1, which names "
-                               "the kernel; compute-sanitizer then shows the line"))
-
-
 class _Blaming:
-    """For a block: what the driver reports is said to be the failure of a kernel before."""
+    """For a block: what the driver reports is said to be the failure of a kernel that was launched some time ago."""
 
     def __enter__(self) -> None: ...
     def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
         if kind and issubclass(kind, context.driver.Error):
-            raise fault(error) from error
+            raise DeviceError(message("cuda", f"a kernel failed: {error}", "run again with ALPHA_SYNC=1, which names "
+                                      "the kernel; compute-sanitizer then shows the line")) from error
 
 
 blaming = _Blaming()

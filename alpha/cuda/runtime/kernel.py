@@ -154,8 +154,8 @@ class Kernel:
         except driver.Error as error:
             raise self._fault(grid, error, watched=True) from error
         if config.debug > 1:
-            say(f"  {self.entry} grid {'x'.join(map(str, grid))} block {self.threads} shared {self.shared}: "
-                f"{end.time_since(begin) * 1e3:.1f} us")
+            print(f"alpha:   {self.entry} grid {'x'.join(map(str, grid))} block {self.threads} shared {self.shared}: "
+                  f"{end.time_since(begin) * 1e3:.1f} us", file=sys.stderr)
 
     def _fault(self, grid: Any, error: Exception, watched: bool) -> DeviceError:
         fix = "compute-sanitizer shows the line"
@@ -169,11 +169,6 @@ def per_dtype(source: str | Path, entry: str, args: str, *, dtypes: Iterable[str
               ) -> dict[str, Kernel]:
     """Returns a kernel for each dtype; its entry is `entry` with _<dtype> at the end."""
     return {dtype: Kernel(source, f"{entry}_{dtype}", args, **options) for dtype in dtypes}
-
-
-def say(text: str) -> None:
-    """Prints a line about what the backend does."""
-    print(f"alpha: {text}", file=sys.stderr)
 
 
 def _address(value: Any) -> Any:

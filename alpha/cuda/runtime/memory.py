@@ -223,14 +223,6 @@ def free_cached() -> None:
         keep_one(pool.main)
 
 
-@cache
-def device_nbytes() -> int:
-    """Returns the bytes that the device has."""
-    if not here.entered:
-        context.enter()
-    return int(context.driver.mem_get_info()[1])
-
-
 def _out_of_memory(nbytes: int) -> OutOfMemoryError:
     free, total = context.driver.mem_get_info()
     limit = config.cuda_memory_mib

@@ -69,6 +69,7 @@ def rehearse(program: Callable[[], None], arch: str, device: Device | None = Non
         memcpy_dtoh_async=lambda out, *rest: out.fill(0))
     context.index, context.arch, context.name, context.open = 0, arch, device.name, True
     context.sm_count, context.max_shared, context.capability = device.sm_count, device.max_shared, (int(arch[3]), 0)
+    context.nbytes = PLENTY
     context.stream = context.copy_stream = stream
     context.here.entered = True
     addresses = count(1 << 36, 1 << 36)  # so far from each other that no block reaches the next

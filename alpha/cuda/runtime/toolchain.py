@@ -160,12 +160,10 @@ def is_at_hand(unit: Unit) -> bool:
 
 def pack(folder: Path | None = None) -> Pack:
     """Returns the packs of a folder for the current toolchain: those that came with alpha, if none is named."""
-    return _pack(folder or PACKED, current.name)
+    return _pack(folder or PACKED, current.name, INCLUDE_DIRS)
 
 
-@cache
-def _pack(folder: Path, maker: str) -> Pack:
-    return Pack(folder, maker, INCLUDE_DIRS)
+_pack = cache(Pack)
 
 
 @cache
