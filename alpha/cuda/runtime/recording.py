@@ -86,6 +86,14 @@ class Recorder:
     def _is_own(self, x: Array) -> bool:
         return not isinstance(x.block, memory.Lease) and int(x.block) in self.own
 
+    def forget(self) -> None:
+        """Drops what was made of arrays from outside, and kept with them: what is recorded will never make it."""
+        for x in self.held.values():
+            for name, made in [*(x.derived or {}).items()]:
+                parts = made if isinstance(made, tuple) else (made,)
+                if any(isinstance(part, Array) and self._is_own(part) for part in parts):
+                    del x.derived[name]
+
     def upload(self, a: np.ndarray, dtype: str | None) -> Array:
         """Returns `a` on the device, now and outside of the arena: the tables of plans, which stay as they are.
 
@@ -221,9 +229,10 @@ class Recording:
             memory.on_exhaustion = close_all
             context.at_exit.append(close_all)
         self._stream, self._graph = context.stream.handle, ctypes.c_void_p()
-        self._record(function, inputs, Arena())
+        recorder = self._record(function, inputs, Arena())
         if forget and (plan := self._arena.plan()):
             self.close()
+            recorder.forget()
             forget()
             gc.collect()
             self._record(function, inputs, Arena(plan))
@@ -231,7 +240,7 @@ class Recording:
         memory.pool.reserved += self.nbytes
         self._all.add(self)
 
-    def _record(self, function: Callable[[list[Array]], list[Array]], inputs: Arrays, arena: Arena) -> None:
+    def _record(self, function: Callable[[list[Array]], list[Array]], inputs: Arrays, arena: Arena) -> Recorder:
         self._arena, recorder, random_state = arena, Recorder(arena), random.get_state()
         try:
             with self._recorded(recorder):
@@ -243,6 +252,7 @@ class Recording:
                 if drawn != sum(recorder.drawn.values()):
                     raise recorder.refusal("random numbers are drawn on the host")
         except BaseException:
+            recorder.forget()
             self._arena.close()
             raise
         finally:
@@ -250,6 +260,7 @@ class Recording:
             random.set_state(*random_state)
         self._held, self._begin, self._drawn = list(recorder.held.values()), recorder.begin, drawn
         self._numbers = bytearray(ROOM)
+        return recorder
 
     @contextmanager
     def _recorded(self, recorder: Recorder) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 import alpha
+from alpha import ops
 from alpha.cuda.runtime import arena, memory
 from alpha.cuda.runtime.memory import Array
 from alpha.cuda.runtime.recording import Recording
@@ -76,3 +78,26 @@ def test_it_is_recorded_once_where_little_is_spared(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(arena, "WORTH", 1 << 40)
     function = Growing()
     assert record(function, function.forget)[1] == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_kept_with_arrays_from_outside_is_not_of_a_recording_that_is_dropped(
+        fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planes of all filters that have changed are made together: those of another network too, and never computed."""
+    monkeypatch.setattr(arena, "WORTH", -1)
+    own, other = (alpha.randn((64, 3, 3, 64), device="cuda") for _ in range(2))
+    x = alpha.randn((8, 8, 8, 64), device="cuda")
+
+    def step(x: alpha.Tensor) -> alpha.Tensor:
+        y = ops.conv2d(x, own, padding=1)
+        if fails and memory.recorder:
+            y.numpy()
+        return y
+
+    with alpha.no_grad():
+        expected, captured = ops.conv2d(x, other, padding=1).numpy(), alpha.capture(step, own)
+        for call in range(3):
+            other.copy_(other.numpy())
+            with pytest.warns(UserWarning, match="is read back") if fails and call == 2 else nullcontext():
+                captured(x)
+            assert np.array_equal(ops.conv2d(x, other, padding=1).numpy(), expected)
