@@ -4,12 +4,9 @@
     loss, classes = recording.replay([x, y])    # one launch, whatever the number of kernels
 
 A recording repeats launches with the addresses and numbers of the time when it was made. Therefore it has memory of its
-own (runtime/arena.py), of which nobody else is given any, copies of its inputs there, and a hold on every other
-array that it uses. Its outputs are copied out at each replay. Launches follow each other, but for calls that say after
-which others they come (`Recorder.fork`). What the host computes in between is not repeated: a function that reads a
-tensor back, or makes one from host data, is refused. Random numbers go on, as kernels read seed
-and counter from memory; and so do steps of optimizers, whose numbers the caller gives anew to each replay. All of these
-lie in one block, which the launch before the graph writes: it copies the inputs, too.
+own (runtime/arena.py), of which nobody else is given any, copies of its inputs there, and a hold on every other array
+that it uses. What the host computes in between is not repeated. Random numbers go on, as kernels read seed and counter
+from memory; and so do steps of optimizers, whose numbers the caller gives anew to each replay (begin.cu).
 """
 
 from __future__ import annotations
