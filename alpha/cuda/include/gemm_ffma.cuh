@@ -15,10 +15,8 @@
 //           the refill is issued right behind it
 // Measured: see the kernels that use it
 //
-// A kernel is made of five pieces, which the frames of convolutions (conv_slab.cuh, conv_wgrad.cuh) take from the tile
-// T that they are given; gemm_mma.cuh has others, for tensor cores: the tile, with sizes and what is read and written
-// (In, Out); Rows and Lines, which copy a K-major or MN-major operand's slab; Product, which multiplies, and knows the
-// element that a thread owns; gemm_pipeline, the loop over slabs; gemm_store, which writes a tile
+// The frames of convolutions (conv_slab.cuh, conv_wgrad.cuh) take from their tile T its sizes and types, Rows and Lines
+// (copies of a K-major or MN-major slab), Product, gemm_pipeline and gemm_store. Those of tensor cores: gemm_mma.cuh
 #pragma once
 #include "gemm_pipeline.cuh"
 

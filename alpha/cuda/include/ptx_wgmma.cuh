@@ -24,12 +24,11 @@ INLINE int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 INLINE uint2 uniform(uint2 v) { return make_uint2(uniform(int(v.x)), uniform(int(v.y))); }
 
 // Descriptor of an operand whose rows are swizzled over SPAN = 128, 64 or 32 bytes, as TMA does it, or not at all (0).
-//   K-major, rows along K: 8 rows of SPAN bytes repeat every sbo; 32 bytes further in K add 2 to the descriptor.
-//   MN-major, rows along M or N, 16-bit types: rows of SPAN bytes, 8 of them (of K) repeat every sbo, and the next SPAN
-//   bytes of M or N lie lbo further; 16 more of K add 2 sbo / 16 to the descriptor.
-//   SPAN = 0: 8 rows of 16 bytes stand together. K-major: the next 16 bytes of K lie lbo further, the next 8 rows sbo.
-//   MN-major: the next 16 bytes of M or N lie sbo further, the next 8 of K lbo.
-// A tile begins at a multiple of 8 SPAN bytes; an operand may begin at any of its rows, as addresses are swizzled.
+//   K-major: 8 rows of SPAN bytes repeat every sbo; 32 bytes further in K add 2 to the descriptor.
+//   MN-major: 8 rows of SPAN bytes (8 of K) repeat every sbo, and the next SPAN bytes of M or N lie lbo further.
+//   SPAN = 0: 8 rows of 16 bytes stand together; the next 16 bytes of K lie lbo further, the next 8 rows sbo, or MN-major
+//   the next 16 bytes of M or N sbo, the next 8 of K lbo.
+// A tile begins at a multiple of 8 SPAN bytes, an operand at any of its rows.
 template <int SPAN = 128> INLINE uint64_t wgmma_desc(const void* tile, int lbo = 16, int sbo = 8 * SPAN) {
   static_assert(SPAN == 128 || SPAN == 64 || SPAN == 32 || SPAN == 0, "rows of 128, 64 or 32 bytes, or no swizzle");
   const uint64_t mode = SPAN == 128 ? 1 : SPAN == 64 ? 2 : SPAN == 32 ? 3 : 0;

@@ -1,13 +1,10 @@
 """Boxes of positions: what a tile of fprop and dgrad has in the place of pixels where there are few images.
 
-A box has positions side by side, `height` x `width` of `images` images, powers of two, so that TMA copies it at once:
-the positions of a residue class (in dgrad at stride 2 there are four, else there is one), cut from the first on. What a
-box has beyond the map is read as zeros, and not written.
-
-All positions of a box read the same taps: those that any of them needs. Where one of them does not, it reads zeros
-beyond the map. So padding is multiplied where a box lies at the border, and nowhere else: boxes whose taps are the
-same are a class, as pixels are elsewhere. Or all boxes of a residue class read all of its taps (`trimmed` False): then
-a tile has boxes of any place, and fewer tiles are not full. The estimate decides.
+A box has positions of a residue class side by side (in dgrad at stride 2 there are four classes, else there is one),
+`height` x `width` of `images` images, powers of two, so that TMA copies it at once. What it has beyond the map is read
+as zeros, and not written. All its positions read the taps that any of them needs: padding is multiplied at the border
+alone. Boxes whose taps are the same are a class, as pixels are elsewhere. Or all boxes of a residue class read all of
+its taps (`trimmed` False): then a tile has boxes of any place, and fewer tiles are not full. The estimate decides.
 """
 
 from __future__ import annotations

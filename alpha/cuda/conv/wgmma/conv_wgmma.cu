@@ -11,20 +11,15 @@
 // GEMM:     rows: (pixels of a class, images), BM of them: `images` neighbouring images of BM / images pixels;
 //           sum: runs of the class x chunks of 64 of a run; columns: channels of out.
 //           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
-// Runs:     the channels of a tap, or of all taps of a filter's row, and the `lead` before them (schedule.py). Tensor
-//           maps of rows of taps overlap: pixel i begins `channels` values behind pixel i - 1 and is `run` times as
-//           long; a map for each `run`. To TMA a lead is outside of the tensor: it arrives as zeros, in both operands
-// Loads:    a TMA box is {64 of a run, 1, 1, `images` images, 1}: one pixel. Padding, stride and dilation are
-//           coordinates; what is beyond a run, the columns or the batch arrives as zeros (images beyond plane 0's as
-//           those of plane 1; their rows are not stored). MN-major filters come in boxes of `unit` values of k, a
-//           divisor of the channels of a tap. The last tile of K-major filters has a shorter box, as rows beyond the
-//           tensor take long; behind it lie filters of another tile, whose sums nobody stores
-// Boxes:    of few images a TMA box is {64 of a run, width, height, `images`, 1}: positions side by side (boxes.py), which
-//           read the same taps, of which the map's border may give zeros; useful_flops counts none of them
+// Runs:     the channels of a tap, or of all taps of a filter's row, and the `lead` before them, which arrives as zeros
+//           (schedule.py); a tensor map for each number of taps in a run
+// Loads:    a TMA box is {64 of a run, width, height, `images`, 1}: one pixel, or of few images positions side by side
+//           (boxes.py). Padding, stride and dilation are coordinates. What does not exist arrives as zeros, or as images
+//           of the other plane and filters of another tile, whose sums are not stored
 // Clusters: BLOCKS_TOGETHER blocks may share a tile, of whose sum each makes a slice (schedule_cluster.py); they add up
 //           what the others show in shared memory, and store it from registers
 // Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
-//           multiplied, but for what Boxes says. A position without taps gets a sum of 0 blocks
+//           multiplied, but in boxes at a map's border. A position without taps gets a sum of 0 blocks
 // Joins:    a shortcut's map, of the same places, is added before relu to what would be stored, in inference
 // Pools:    POOLED: of each 2 x 2 of `out`, whole windows of a box, the largest is stored
 // Exact:    where planes do not hold an operand of float32 results, conv/exact/conv_wgmma_sum.cuh makes the sums
@@ -33,16 +28,10 @@
 // Requires: sm_90a; channels and columns of a group multiples of 8 (groups are the fifth coordinate of all maps)
 // Threads:  see gemm_wgmma.cuh. A list of tiles per block, made by schedule.py; conv_wgmma_slices adds up slices of sums.
 //           Results larger than the L2 cache are stored with an evict-first hint
-// Measured: H100 SXM, nvcc 13.0, us in bursts, operands made before (benchmarks/cuda_conv_modes.py), beside cuDNN 9.19
-//           in the same run; 3x3, batch 512 (fprop / dgrad); more in benchmarks/results/h100/tried.md:
-//                                          float16x2      float16      bfloat16     cuDNN TF32    cuDNN bfloat16
-//             32x32,  64 -> 64             194 / 195    100 / 100      83 /  85     200 / 214      100 /  99
-//             8x8,   256 -> 256            133 / 136     52 /  52      47 /  47     100 / 106       55 /  55
-//             4x4,   512 -> 512            111 / 110     42 /  42      39 /  39      95 /  99       75 /  52
-//             4x4 -> 2x2, 512, stride 2     39 /  41     19 /  17      18 /  14      38 /  47       26 /  27
-//           H200, one image, 3x3, bfloat16, graphs of 20 calls, beside cuDNN 9.19 (benchmarks/small_batch.py): 224x224,
-//           64 -> 64 13.1 and 15.3; 112x112, 128 -> 128 9.7 and 12.1; 56x56, 256 -> 256 13.2 and 11.3; 28x28, 512 -> 512
-//           12.7 and 15.4; 14x14, 512 -> 512 8.7 and 11.4; 4x4, 512 -> 512 8.9 and 12.1
+// Measured: H100 SXM, 3x3, batch 512, us (fprop / dgrad): 32x32, 64 -> 64 float16x2 194 / 195, bfloat16 83 / 85, cuDNN
+//           TF32 200 / 214, bfloat16 100 / 99; 4x4, 512 -> 512 111 / 110 and 39 / 39, cuDNN 95 / 99 and 75 / 52
+//           (benchmarks/cuda_conv_modes.py). More shapes in benchmarks/results/h100/conv_modes.jsonl, one image in
+//           h200/small_batch.jsonl, what each part gave in h100/tried.md
 #include "conv/exact/conv_wgmma_sum.cuh"
 #include "conv/slices.cuh"
 #include "tile_statistics.cuh"

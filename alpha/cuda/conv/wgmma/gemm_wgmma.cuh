@@ -1,18 +1,16 @@
 // The matrix product behind all kernels for Hopper's tensor cores (sm_90a): one warp loads by TMA, two warpgroups, or
 // as many as T::CONSUMERS says, multiply by wgmma, a ring of buffers in shared memory lies between them.
 //
-// What:     sum[BM][BN] = sum over blocks of up to 64 of k of A[BM][64] * B[64][BN], accumulated in float32. Of blocks
-//           that are not whole, heads before the others and tails behind them, some times 16 of k are multiplied
+// What:     sum[BM][BN] = sum over blocks of up to 64 of k of A[BM][64] * B[64][BN], accumulated in float32
 // Planes:   1: one product of 16-bit elements. 2: an operand is the sum of two 16-bit planes, hi + lo, and three
-//           products are made of each 16 of k, lo*hi, hi*lo, hi*hi, the small ones first. A tensor core cuts its
-//           accumulator off instead of rounding it, an error that grows with the length of the sum; so after every
-//           block the three products' sum is added to registers, in proper float32
+//           products are made of each 16 of k, the small ones first. A tensor core cuts its accumulator off instead of
+//           rounding it, an error that grows with the length of the sum; so after every block the three products' sum
+//           is added to registers, in proper float32
 // Layout:   a buffer: [A plane 0][A plane 1][B plane 0][B plane 1]. A plane is made of boxes, rows of 128 bytes (64
 //           elements) in TMA's 128-byte swizzle, 1024-byte aligned:
 //             K-major   row = a row of A or a column of B, 64 of k; BM rows of A, BN of B, one after the other
 //             MN-major  row = a k, 64 rows of A or columns of B; 64 rows a box (8 KB), one for each 64 of BM or BN
-//           so that both `w` as (column, k) and as (k, column) are read as they lie in memory. Results pass through
-//           boxes of 64 rows x 128 bytes, some per consumer, used in turn; see OutBoxes
+//           Results pass through boxes of 64 rows x 128 bytes, some per consumer, used in turn; see OutBoxes
 // Requires: sm_90a; planes and tensor maps as ptx_sm90.cuh says
 // Threads:  384, one block per multiprocessor: warpgroup 0 gives its registers away and its first warp loads,
 //           warpgroups 1 and 2 are consumers 0 and 1, with 64 of each 128 rows. Tiles of 64 rows have one consumer, 256

@@ -1,26 +1,16 @@
 """Work lists of fprop and dgrad on Hopper's tensor cores: tiles in coordinates, dealt out longest first.
 
-Positions that read the same taps form a class, as in conv/schedule.py. A tile has 128 or 256 rows: `images` successive
-images of rows / images pixels of one class. Its sum is made of runs of values that are neighbours in memory, and a
-block is a chunk of 64 of a run, so tiles of an inner class last longer than those of a corner. Each multiprocessor gets
-a list of its own: tiles are dealt out, the longest first, to whoever is free first. Where memory is what limits, a list
+Positions that read the same taps form a class, as in conv/schedule.py. A tile has `images` successive images of
+rows / images pixels of one class. A block of its sum is a chunk of 64 of a run: the channels of a tap, or where these
+are no multiple of 64 and the taps of a filter's row meet neighbouring pixels, those of the whole row, side by side in
+NHWC. The last chunk of a run has what is left, and is multiplied in steps of 16. Rows of a box that begin between two
+lines of 128 bytes take longer to copy: `_aligned` has the first chunk begin where a line does, `lead` zeros before the
+run. `paired` has neighbouring outputs of a row share what they read.
+
+Tiles are dealt out, the longest first, to the multiprocessor that is free first. Where memory is what limits, a list
 then goes through the batch, all classes of its first images before the next ones: what several classes read comes from
-device memory once. Else it begins with the longest, and all multiprocessors are at the same class.
-
-A run is the channels of a tap. Where these are no multiple of 64, and the taps of a filter's row meet neighbouring
-pixels, it is those of the whole row instead, which NHWC has side by side: three taps of 16 channels are one run of 48.
-The last chunk of a run has what is left, and is multiplied in steps of 16.
-
-Rows of a box that begin between two lines of 128 bytes take longer to copy. So where a row of pixels is a whole number
-of lines, pixels whose runs begin at the same place of a line are a class of their own, and the first chunk begins where
-that line does: `lead` values before the run, which arrive as zeros. Steps that have these alone are left out.
-
-Neighbouring outputs of a row can share what they read, where their taps are as far apart as they are themselves:
-`paired` makes such classes ones of pairs, each of which reads a pixel more than one output does. Sums of pairs are not
-cut.
-
-Where there are too few tiles to go round, long sums are cut into slices, tiles of their own whose results the kernel
-adds up. Whether and how finely is decided by which list is done first.
+device memory once. Else it begins with the longest. Where there are too few tiles to go round, long sums are cut into
+slices, tiles of their own whose results the kernel adds up, if that list is done first.
 """
 
 from __future__ import annotations
@@ -49,9 +39,8 @@ SLICES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 class Pixels(NamedTuple):
     """A pass as the kernel sees it."""
 
-    # int32 array (classes, len(CLASS)), columns as in CLASS, those with most taps first; "run" is the number of taps in
-    # a run, "length" that of its values, "lead" that of zeros before them in the first chunk; "pair" is how far apart
-    # the outputs of a pair are, of which "runs_w" pixels are read in a row, or 0.
+    # int32 array (classes, len(CLASS)), those with most taps first; "run" is the number of taps in a run, "length" that
+    # of its values, "pair" how far apart the outputs of a pair are, of which "runs_w" pixels are read in a row, or 0.
     classes: np.ndarray
     images: int                     # of the batch
     channels: int                   # of a group that are summed over at each tap
@@ -90,10 +79,8 @@ COSTS = Costs()
 class WorkList(NamedTuple):
     """Who does what."""
 
-    # int32 array (blocks of the grid, entries, ITEM_SIZE), columns as in ITEM: a list for each block, END behind its
-    # last entry. An entry is a tile, or a slice of one: its blocks of the sum, of them the heads, which have a step or
-    # more of a lead, the whole ones that follow, and the first of all; the first slot of its tile, number of the slice
-    # * 65536 + number of slices, first pixel, image and column, and the group.
+    # int32 array (blocks of the grid, entries, ITEM_SIZE), columns as in ITEM and as conv_wgmma_producer.cuh explains
+    # them: a list for each block, END behind its last entry. An entry is a tile, or a slice of one.
     items: np.ndarray
     sliced: np.ndarray  # int32 (tiles, ITEM_SIZE), those that were cut, with the number of their slices as "slice"
     slots: int          # of the workspace

@@ -1,12 +1,9 @@
 """Work list of wgrad on Hopper's tensor cores: tiles of several taps, their sums cut into equal shares.
 
-The sums (taps.py) are cut into units in proportion to their lengths, so that they fill the
-multiprocessors once, or two or more times; `cut` takes what is done first by estimate. A unit has every count-th block
-of its tile: at any time all of them are at the same images, which come from device memory once for each filling and
-from the L2 cache otherwise. Units of neighbouring blocks, which balance better, took up to 1.8 times as long.
-
-A kernel may have clusters of blocks with one unit each, whose blocks of k they take in turn. They add up their sums
-before these leave the multiprocessors: a tile that is one unit needs no slots, however many blocks sum it up.
+The sums (taps.py) are cut into units in proportion to their lengths, so that they fill the multiprocessors once or more
+often; `cut` takes what is done first by estimate. A unit has every count-th block of its tile: at any time all of them
+are at the same images, which come from device memory once for each filling. A cluster of blocks has one unit, whose
+blocks of k they take in turn, and adds up their sums itself: a tile that is one unit needs no slots.
 """
 
 from __future__ import annotations

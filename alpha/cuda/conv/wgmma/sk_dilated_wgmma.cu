@@ -4,28 +4,23 @@
 //           over the outputs for which the tap meets a real input: 0 <= oh*sh - ph + fh*dh < IH, and likewise along w
 // Source:   arXiv 2306.15951, Sk-dilated-V2, Algorithm 3B, as in sk_dilated.cu; the form of the sum is our own
 // Layout:   x [plane] (N, IH, IW, IC), g [plane] (N, OH, OW, OC), 16-bit, NHWC; dw (OC, FH, FW, IC), float32
-// GEMM:     rows oc (A = g), columns (tap, ic) (B = x), both MN-major as they lie in memory. A block of 64 k is
-//           64 / R pixels x R images: R images of one pixel and 64 channels are one TMA box. For R = 64 and
-//           channels that are multiples of 64, a box has all channels of the tile: few copies, issued by one thread.
-//           Of few images a box has positions side by side instead, from the first on in which its tap meets an input;
-//           such tiles have one tap
-// Taps:     a tile has the columns of TAPS_TOGETHER taps, TAP_COLUMNS input channels of each. They share the box of
-//           g, which is fetched once and read from shared memory once for all of them. TAP_COLUMNS is a multiple of
-//           64, or of 32: then boxes of x have 32 channels and rows of 64 bytes, so that 32 and 96 channels fill them
+// GEMM:     rows oc (A = g), columns (tap, ic) (B = x), both MN-major as they lie in memory. A block of 64 k is 64 / R
+//           pixels x R images: R images of one pixel and 64 channels are one TMA box, or all channels of the tile where
+//           R = 64. Of few images a box has positions side by side, and its tile one tap (taps.py)
+// Taps:     a tile has the columns of TAPS_TOGETHER taps, TAP_COLUMNS input channels of each, which share the box of g.
+//           TAP_COLUMNS is a multiple of 64, or of 32: then rows of x's boxes have 64 bytes
 // Zeros:    padding is outside of the ranges. Where taps of a tile differ in their ranges, the outputs are divided
 //           into segments, rectangles in which the same taps meet an input. The products of the others are not made.
 //           An image or pixel beyond the end is beyond the end in both operands, which TMA fills with zeros: never
 //           0 * Inf
-// Strips:   a buffer may hold STRIP neighbouring outputs of a row (taps.py), 64 images of each: with 64 channels the L2
-//           cache limits. A box of x is there once for all taps that meet it, and from a pixel to the next descriptors
-//           move on by a box. Three pixels, three taps: 3 boxes of g and 5 of x instead of 3 and 9
+// Strips:   a buffer may hold STRIP neighbouring outputs of a row (taps.py), 64 images of each. A box of x is there once
+//           for all taps that meet it: three pixels of three taps have 3 boxes of g and 5 of x instead of 3 and 9
 // Requires: sm_90a; IC and OC of a group multiples of 8. A tile is of one group: beyond its channels it has those of
 //           the next group, which are not stored
 // Threads:  a unit is some of the blocks of k of one tile (schedule_wgrad.py). A tile of several units is added up by
-//           sum_units, in order; slots hold the rows and columns that exist, in steps of 16 and 8. A consumer has 64
-//           rows: of 192 and 256 rows there are three and four, and 512 and 640 threads of a block. 64 rows by 128
-//           columns or more of one tap: each of two consumers has half of the columns. Fewer, or several taps: two
-//           consumers take turns, and their sums are added up like those of two units
+//           sum_units, in order. A consumer has 64 rows; of 64 rows by 128 columns or more of one tap, each of two has
+//           half of the columns. Fewer, or several taps: two consumers take turns, and their sums are added up like
+//           those of two units. Slots hold the rows and columns that exist, in steps of 16 and 8
 // Exact:    where planes do not hold an operand, conv/exact/wgrad_sum.cuh makes the sums
 // Clusters: CLUSTER blocks may have a unit in common (schedule_wgrad.py). At the end they show each other their sums
 //           where the buffers were, and each adds up a part of all

@@ -1,16 +1,13 @@
 """What tiles of wgrad on Hopper's tensor cores sum up: their taps, and the outputs in which these meet an input.
 
-A tile has the columns of up to `taps` taps, which share what is read of g. A tap has products with a rectangle of
-outputs (Axis.wgrad_range). Where the rectangles of a tile's taps differ they are divided into segments, rectangles in
-which the same taps have products. The sum of a tile runs over its segments, the largest first, in blocks of 64 / images
-positions x images: position p of a segment is pixel p % pixels of images p // pixels * images and the following.
+A tile has the columns of up to `taps` taps, which share what is read of g. Where the rectangles of outputs in which
+they have products (Axis.wgrad_range) differ, they are divided into segments, in which the same taps have products. The
+sum of a tile runs over its segments, the largest first, in blocks of 64 / images positions x images: position p of a
+segment is pixel p % pixels of images p // pixels * images and the following.
 
-A kernel may have strips of up to `strip` neighbouring outputs of a row instead of blocks, where 64 images are a
-block: then the taps of a tile are of one filter row, and each meets the input that the tap before it meets at the next
-output, so that neighbouring outputs have all of their inputs but one in common.
-
-A kernel with more than two consumers multiplies all taps of a tile or one: where two of three have products, each of
-them has a segment of its own.
+Or in strips of up to `strip` neighbouring outputs of a row, where 64 images are a block: then the taps of a tile are of
+one filter row, and each meets the input that the tap before it meets at the next output. A kernel with more than two
+consumers multiplies all taps of a tile or one: where two of three have products, each has a segment of its own.
 """
 
 from __future__ import annotations

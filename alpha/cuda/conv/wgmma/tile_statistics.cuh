@@ -10,9 +10,7 @@
 //           what it wrote itself, so tiles need no barrier
 // Threads:  of a consumer: warp w has words 8w to 8w + 7 of a row, a word being one float or two of 16 bits; of them
 //           lanes 8g to 8g + 7 have rows 8k + 2g and 8k + 2g + 1. The swizzle has these four rows in all 32 banks
-// Measured: H100 SXM, 3x3, batch 512, us with counting and without: float16x2 32x32x64 214 and 193, 16x16x128 164 and
-//           154, 8x8x256 137 and 132, 4x4x512 112 and 109; bfloat16 99 and 85, 63 and 57, 50 and 47, 40 and 38. The
-//           pass over memory that it saves takes more: a step of ResNet-18, batch 512, 12.55 ms, without it 12.81
+// Measured: benchmarks/results/h100/tried.md
 #pragma once
 #include "gemm_wgmma.cuh"
 #include "moments.cuh"
