@@ -7,8 +7,8 @@
 #include "pair_sum.cuh"
 
 using Tile =
-    WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES, OUTPUT_BOXES, OF_PAIRS,
-              FILTERS_HELD, BLOCKS_TOGETHER>;
+    WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, B_MAJOR_N, RING_STAGES, OUTPUT_BOXES, OF_PAIRS, FILTERS_HELD,
+              BLOCKS_TOGETHER>;
 
 // An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
 enum Field {

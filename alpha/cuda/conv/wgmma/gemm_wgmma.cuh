@@ -21,19 +21,19 @@
 #include "ptx_wgmma.cuh"
 #include "scale.cuh"
 
-template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_, int OUT_BOXES_, bool PAIRS_,
-          int HELD_, int CLUSTER_ = 1>
+template <class E_, int BM_, int BN_, int PLANES_, bool B_MN_, int STAGES_, int OUT_BOXES_, bool PAIRS_, int HELD_,
+          int CLUSTER_>
 struct WgmmaTile {
   using E = E_;
   static constexpr int BM = BM_, DEPTH = (BM + 127) / 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
   static constexpr int OUT_BOXES = OUT_BOXES_;                         // of a consumer
-  static constexpr bool A_MN = A_MN_, B_MN = B_MN_;
+  static constexpr bool A_MN = false, B_MN = B_MN_;
   static constexpr int BOX = 64 * 128;                                 // bytes of 64 rows
   static constexpr bool PAIRS = PAIRS_;                                // see pair_sum.cuh
   static constexpr int A_ROWS = PAIRS ? BM / 2 : BM;                   // of a buffer
   static constexpr int A_PLANE = A_ROWS * BK * 2;                      // bytes
   static constexpr int B_PLANE = (B_MN ? (BN + 63) / 64 * 64 : BN) * BK * 2;
-  static constexpr int A_STEP = A_MN ? 128 : 2, B_STEP = B_MN ? 128 : 2;  // 16 of k, in 16 bytes
+  static constexpr int A_STEP = 2, B_STEP = B_MN ? 128 : 2;            // 16 of k, in 16 bytes
   static constexpr int HELD = HELD_;                                   // blocks of B, see held_filters.cuh
   static constexpr int CLUSTER = CLUSTER_;                             // blocks that share a tile, a slice each
   static constexpr int B_BLOCK = PLANES * B_PLANE, STAGE = PLANES * A_PLANE + (HELD ? 0 : B_BLOCK);
@@ -76,15 +76,11 @@ template <class T> struct Ring {
   INLINE Ring(char *smem, RingBarriers<T> &b)
       : buffers(smem), barriers(b), full(b.full + (T::IN_TURN && threadIdx.x >= 256 ? T::STAGES : 0)) {}
 
-  struct Buffer {
-    char *a, *b;  // plane p starts p * T::A_PLANE or p * T::B_PLANE bytes later
-    uint64_t *landed;
-  };
+  struct Buffer { char *a; uint64_t *landed; };
   // Producer, its whole warp: waits until the next buffer is empty and announces `bytes` to come. Its lanes then load.
   INLINE Buffer next(int bytes) {
     ptx::mbarrier_wait(barriers.empty + stage, phase ^ 1);
-    char *at = buffers + stage * T::STAGE;
-    const Buffer found = {at, at + T::B_AT, barriers.full + stage};
+    const Buffer found = {buffers + stage * T::STAGE, barriers.full + stage};
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_expect(found.landed, bytes);
     __syncwarp();
     advance();
