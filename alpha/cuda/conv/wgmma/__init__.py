@@ -239,7 +239,7 @@ class Wgmma(OnOperands):
         if self.tile.held:
             return found.box, held_list(*tile, rows=self.tile.rows)
         if self.tile.cluster > 1:
-            return found.box, cluster_list(*tile, rows=self.tile.rows, size=self.tile.cluster)
+            return found.box, cluster_list(*tile[:3], rows=self.tile.rows, size=self.tile.cluster)
         by_image = self._memory_us(desc) > BY_IMAGE * found.us
         return found.box, schedule.work_list(*tile, rows=self.tile.rows, by_image=by_image)
 

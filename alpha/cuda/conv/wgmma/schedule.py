@@ -84,7 +84,6 @@ class WorkList(NamedTuple):
     items: np.ndarray
     sliced: np.ndarray  # int32 (tiles, ITEM_SIZE), those that were cut, with the number of their slices as "slice"
     slots: int          # of the workspace
-    makespan: float     # what the busiest block does, and the addition of slices, in blocks of a sum
 
 
 def fprop_pixels(desc: ConvDesc) -> Pixels:
@@ -194,20 +193,21 @@ def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
         rows: of a tile.
         by_image: go through the batch.
     """
-    makespan, longest = estimate(pixels, images, columns, sm_count, costs, rows=rows)
+    _, longest = estimate(pixels, images, columns, sm_count, costs, rows=rows)
     items, slots = _cut(uncut_tiles(pixels, images, columns, rows), longest, pixels.classes)
     cost = cost_of(items["class"], _Sums(items["blocks"], items["heads"], items["whole"]), pixels.classes, costs)
     owner = longest_first(cost, min(sm_count, items.size))
     cut = items[(items["slice"] > 1) & (items["slice"] < 1 << 16)]  # the first slice of each
     lists = entry_lists(items, owner, items["image"] if by_image else np.zeros_like(owner), cost, pixels.classes)
-    return WorkList(lists, _records(cut, pixels.classes), slots, makespan)
+    return WorkList(lists, _records(cut, pixels.classes), slots)
 
 
 def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *,
              rows: int = ROWS) -> tuple[float, int]:
     """Returns the makespan of the list that is done first, and the blocks of its longest slice; see `work_list`.
 
-    No list is made: all tiles of a class are alike.
+    It is what the busiest block does, and the addition of slices, in blocks of a sum. No list is made: all tiles of a
+    class are alike.
     """
     tiles, sums = tile_counts(pixels, images, columns, rows), sums_of(pixels.classes)
     most, found = int(sums.blocks.max()), []
@@ -337,7 +337,7 @@ def longest_first(cost: np.ndarray, units: int) -> np.ndarray:
     owner, loads = np.zeros(len(cost), dtype=np.int64), np.zeros(units)
     for each in np.unique(cost)[::-1].tolist():
         which = np.flatnonzero(cost == each)
-        owner[which] = _deal(loads, each, len(which))
+        owner[which] = deal(loads, each, len(which))
     return owner
 
 
@@ -346,11 +346,11 @@ def last_load(cost: np.ndarray, count: np.ndarray, units: int) -> float:
     loads = np.zeros(units)
     each, group = np.unique(cost, return_inverse=True)
     for one, items in zip(each[::-1].tolist(), np.bincount(group, count)[::-1].astype(np.int64).tolist()):
-        _deal(loads, one, items)
+        deal(loads, one, items)
     return float(loads.max())
 
 
-def _deal(loads: np.ndarray, each: float, items: int) -> np.ndarray:
+def deal(loads: np.ndarray, each: float, items: int) -> np.ndarray:
     """Deals items of one cost, adds them to `loads`, and returns the unit of each.
 
     They start at the earliest of all times at which one of them could: the load of a unit, and that plus once, twice

@@ -19,16 +19,14 @@ def at_a_time(sm_count: int, size: int) -> int:
     return max(1, (sm_count if size <= 2 else sm_count * 10 // 11) // size)
 
 
-def cluster_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *, rows: int = ROWS,
-                 size: int) -> WorkList:
+def cluster_list(pixels: Pixels, images: int, columns: int, *, rows: int = ROWS, size: int) -> WorkList:
     """Returns the list of clusters of `size` blocks, the longest sums first; see `work_list` for the arguments."""
     tiles = schedule.uncut_tiles(pixels, images, columns, rows)
     tiles = tiles[np.argsort(-tiles["blocks"], kind="stable")]
     items = schedule.cut_evenly(tiles, np.full(tiles.size, size), pixels.classes)
     count = items.size
     lists = schedule.entry_lists(items, np.arange(count), np.zeros(count), np.ones(count), pixels.classes)
-    return WorkList(lists, lists[:0, 0], 0, cluster_makespan(pixels, images, columns, sm_count, costs, rows=rows,
-                                                             size=size))
+    return WorkList(lists, lists[:0, 0], 0)
 
 
 def cluster_makespan(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *,

@@ -44,10 +44,9 @@ def held_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
     changes = np.ones(items.size, dtype=bool)
     changes[1:] = (key[1:] != key[:-1]) | (owner[1:] != owner[:-1])
     items["slot"] = changes
-    load = np.bincount(owner, each[key] + costs.filters * changes)
     owner = np.unique(owner, return_inverse=True)[1]  # a tile longer than a share leaves multiprocessors without one
     lists = schedule.entry_lists(items, owner, np.arange(items.size), each[key], pixels.classes)
-    return WorkList(lists, lists[:0, 0], 0, float(load.max()))
+    return WorkList(lists, lists[:0, 0], 0)
 
 
 def held_makespan(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *, rows: int = ROWS
@@ -95,17 +94,7 @@ def _deal(each: np.ndarray, count: np.ndarray, units: int) -> Iterator[tuple[np.
         first = min(int(done / share), units - 1)
         some = np.arange(first, max(first + 1, min(ceil(until / share), units)))
         begin, end = (np.clip(at - some * share, 0, share) for at in (done, until))  # of each unit's part
-        number = _rounded((end - begin) / cost, tiles)
+        number = np.bincount(schedule.deal(share - (end - begin), cost, tiles), minlength=len(some))
         place = np.arange(tiles) - np.repeat(np.cumsum(number) - number, number)
         yield np.repeat(some, number), np.repeat(begin, number) + place * cost
         done = until
-
-
-def _rounded(parts: np.ndarray, total: int) -> np.ndarray:
-    """Returns integers near the parts, whose sum is the total."""
-    found = np.floor(parts + 0.5).astype(np.int64)
-    while missing := total - int(found.sum()):
-        step = 1 if missing > 0 else -1
-        nearest = np.argsort(step * (found - parts), kind="stable")
-        found[nearest[found[nearest] + step >= 0][:abs(missing)]] += step
-    return found
