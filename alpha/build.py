@@ -117,8 +117,12 @@ def compilers() -> list[tuple[str, ...]]:
 
 
 def written(name: str, text: str, suffix: str) -> Path:
-    """Returns a source of our own making in the cache directory, named by what it has."""
-    path = cache_dir() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:20]}{suffix}"
+    """Returns a source of our own making, named by what it has: in the cache directory, or one of this process."""
+    entry = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:20]}{suffix}"
+    folder, fault = _folder()
+    path = folder / entry
+    if fault and not (os.path.exists(path) and _own(path)):  # Path.exists raises where nobody may look
+        path = _temporary_dir() / entry
     if not path.exists():
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{name}-")
         with os.fdopen(handle, "w") as file:
@@ -129,14 +133,18 @@ def written(name: str, text: str, suffix: str) -> Path:
 
 def cache_dir() -> Path:
     """Returns the directory of the entries, made if need be; a private temporary one where it cannot be written."""
+    path, fault = _folder()
+    return _private_dir(fault) if fault else path
+
+
+def _folder() -> tuple[Path, str]:
+    """Returns the directory that the settings name, made if need be, and why it cannot be written, if so."""
     path = _home()
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        return _private_dir(f"{path} cannot be made: {error.strerror}")
-    if not _writable(path):
-        return _private_dir(f"{path} cannot be written")
-    return path
+        return path, f"{path} cannot be made: {error.strerror}"
+    return path, "" if _writable(path) else f"{path} cannot be written"
 
 
 def _home() -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from alpha import build as build_module
-from alpha.build import build, cache_dir, compilers
+from alpha.build import build, cache_dir, compilers, written
 from alpha.config import config
 from alpha.errors import CompileError, ConfigError
 
@@ -231,6 +231,22 @@ def test_a_read_only_cache_serves_what_it_has(tmp_path, cache, cxx, monkeypatch,
     other = build("t", [source], cxx, FLAGS)
     assert answer(other) == 42 and other.parent != cache
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["read-only", "a file"])
+def test_a_source_of_our_own_needs_no_cache_that_can_be_written(tmp_path, kind, monkeypatch, capsys, nothing_said):
+    home = tmp_path / "home"
+    if kind == "a file":
+        home.write_text("")
+    with config(cache_dir=str(home)):
+        there = None if kind == "a file" else written("ours", "a", ".cu")
+        monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != home)
+        paths = {text: written("ours", text, ".cu") for text in "ab"}
+        assert paths == {text: written("ours", text, ".cu") for text in "ab"}
+    assert there in (None, paths["a"])
+    for text, path in paths.items():
+        assert path.read_text() == text and (path == there or home not in path.parents)
+    assert capsys.readouterr().err == "", "nothing has been compiled"
 
 
 def test_an_entry_of_the_administrator_is_loaded(tmp_path, cache, cxx, monkeypatch):

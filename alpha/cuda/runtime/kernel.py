@@ -1,7 +1,7 @@
 """Kernels: a declaration, its compiled module, and the cheapest launch that PyCUDA allows.
 
-    RELU = per_dtype("activation.cu", "relu", "ptr x, ptr y, i64 n", threads=256)
-    RELU[x.dtype](blocks, x, y, x.size)
+    EXP = per_dtype("elementwise.cu", "exp", "ptr x, ptr y, i64 n", threads=256)
+    EXP[x.dtype](blocks, x, y, x.size)
 
 A declaration names the source, the entry and its arguments; the layout of the parameter buffer follows from the
 latter, and a kernel whose arguments have other types does not compile (include/declared.cuh). All declarations of one

@@ -120,7 +120,7 @@ def unit_of(source: str | Path, defines: Defines | None, entry: str) -> Unit:
     Entries of files that take seconds are in several units, which have the bodies of others left out (declared.cuh).
     """
     path = SOURCES.get(str(source), Path(source))
-    last = entry.rpartition("_")[2] if path.stem in TAKE_SECONDS else ""
+    last = entry.rpartition("_")[2] if path.stem.partition("-")[0] in TAKE_SECONDS else ""
     part = [("ALPHA_PART", part) for part in PARTS if part in last][:1]
     unit = Unit(path, tuple(sorted([*(defines or {}).items(), *part])))
     _declared.setdefault(unit, {})

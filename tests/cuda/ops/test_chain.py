@@ -11,7 +11,7 @@ import pytest
 import alpha
 from alpha import ops
 from alpha.config import config
-from alpha.cuda.ops.pointwise import chain, equations
+from alpha.cuda.ops.pointwise import chain
 from alpha.cuda.runtime.memory import ITEMSIZE
 from alpha.errors import DTypeError
 from alpha.op import op
@@ -323,10 +323,6 @@ def test_an_op_of_ones_own_needs_its_equation_alone(launches) -> None:
     assert launches == ["chain_chain_cubed_mul_relu"]
     with pytest.raises(DTypeError, match=r"chain_cubed: its equation computes floats, the dtype is int32(.|\n)*help: "):
         chain_cubed.impls["cuda"](ops.arange(5, device="cuda").astype("int32").array, 1.0, a=1.0)
-
-
-def test_activation_cu_is_what_the_equations_give() -> None:
-    assert equations.FILE.read_text() == equations.text(), "run python -m alpha.cuda.ops.pointwise.equations"
 
 
 def test_a_norm_that_waits_to_be_written_as_planes_is_made_by_the_activation(launches) -> None:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from alpha.build import written
 from alpha.config import config
 from alpha.cuda import lazy
-from alpha.cuda.ops.pointwise.equations import function
 from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
@@ -33,6 +32,13 @@ LONGEST_NAME = 100       # of a kernel
 
 
 # ---- which ops wait --------------------------------------------------------------------------------------------------
+def function(op: Op) -> Function:
+    """Returns what a pointwise op does to an element, in device code."""
+    assert op.equation
+    return Function(f"{op.name}_of", op.equation.function(f"{op.name}_of", "EQUATION "),
+                    op.equation.code.is_condition)
+
+
 def joined(op: Op, *args: Any, **options: Any) -> None:
     """Binds `waiting` of a pointwise op, with the same arguments, as its implementation."""
     op.impl("cuda")(waiting(op, *args, **options))
