@@ -5,8 +5,8 @@
 //   MAP2(relu_grad, g, y, y <= 0 ? 0 : g)                   two tensors of one shape
 //   BROADCAST2(div, a, b, a / b)                            tensors that broadcast, or numbers
 //
-// Layout:   flat, C-contiguous. A kernel <name>_<dtype> reads tensors of y's shape; <name>_broadcast_<dtype> reads
-//           tensors whose element for y[i] is found by a Layout.
+// Layout:   flat, C-contiguous. MAP1 and MAP2 read tensors of y's shape; BROADCAST2 reads tensors whose element for
+//           y[i] is found by a Layout, which has one axis where they have y's shape.
 // Threads:  a thread reads PACKETS packets of each tensor before it computes: a packet is 16 bytes of the
 //           widest type. Neighbouring threads read neighbouring packets. The grid may have any size. A block whose
 //           share the end cuts short goes element by element, so that nothing stands between the loads of the others.
@@ -186,8 +186,7 @@ constexpr int ONE_TENSOR = 4, MORE_TENSORS = 2;  // packets in flight, of one te
               map<E, MORE_TENSORS, C>([=](C a, C b) { return f; }, out, count, In{in0, number0}, In{in1, number1}))
 
 #define BROADCAST_KERNEL2(name, dtype, T, R, C, a, b, f, ...) \
-  KERNEL2(name, dtype, T, R, C, a, b, f, ##__VA_ARGS__) \
-  ALPHA_ENTRY(name##_broadcast_##dtype, (THREADS), \
+  ALPHA_ENTRY(name##_##dtype, (THREADS), \
               (const T *in0, Number<T> number0, const T *in1, Number<T> number1, R *out, i64 count, \
                const __grid_constant__ Layout<2> layout, ##__VA_ARGS__), \
               constexpr int E = ELEMENTS<T, R>; \

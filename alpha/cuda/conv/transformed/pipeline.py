@@ -21,9 +21,9 @@ from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.transformed import fft, winograd
 from alpha.cuda.conv.transformed.products import TERMS, Product, desc_of, product_of
 from alpha.cuda.conv.transformed.tiling import filters_cut, map_cuts
+from alpha.cuda.ops.pointwise import add_to
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
-from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset
 from alpha.ops.algorithms.family import (
     LEAST_TILES,
@@ -43,8 +43,6 @@ WORKSPACE_MIB = 512
 LEAST_CHANNELS, LEAST_TAPS, LEAST_DEPTHWISE_TAPS = 32, 5, 13    # where the choice is free; taps of an axis: FFT's
 LEAST_FFT_TILES = 16    # of a chunk, so that filters are not read for few; of Winograd LEAST_TILES; of depthwise one
 LEVEL = TERMS * TERMS   # tiles of a chunk of wgrad at most: sums of 64 sums of 64 terms
-ADD = Kernel("elementwise.cu", "add_float32", "ptr a, f32 a_number, ptr b, f32 b_number, ptr y, i64 n", threads=256)
-ADD_BLOCKS = 256
 
 
 class Sizes(NamedTuple):
@@ -240,7 +238,7 @@ class Transformed(Candidate):
                     to_gradients(offset(g, g_at), u)
                     multiply(v, u, recent)
                     if number:
-                        ADD(ADD_BLOCKS, total, 0.0, recent, 0.0, total, size)
+                        add_to(total, recent)
                 to_filters(total, offset(dw, w_at))
         return launch
 

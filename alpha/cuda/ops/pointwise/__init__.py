@@ -89,48 +89,33 @@ def broadcasting(op: Op, source: str | Path, dtypes: Sequence[str] = FLOAT_DTYPE
         result: dtype of y, where it is not that of the operands; a number then counts as rounded to theirs.
         kernel, swap: the name of the kernel, where it is another op's, and whether that takes b first.
     """
-    flat, broadcast = {}, {}
+    kernels = {}
     for dtype in dtypes:
         args = _PAIR.format("f32" if dtype in FLOAT_DTYPES else "i64")
-        name, stored = kernel or op.name, STORED.get(dtype, dtype)
-        flat[dtype] = Kernel(source, f"{name}_{stored}", args, threads=THREADS)
-        broadcast[dtype] = Kernel(source, f"{name}_broadcast_{stored}", f"{args}, {layout_type(2)} layout",
-                                  threads=THREADS)
+        kernels[dtype] = Kernel(source, f"{kernel or op.name}_{STORED.get(dtype, dtype)}",
+                                f"{args}, {layout_type(2)} layout", threads=THREADS)
     convert_number = rounded_number if result else plain_number
 
     def run(a: Array | Number, b: Array | Number) -> Array:
         if swap:
             a, b = b, a
-        like, layout, a_number, b_number = a, b"", 0, 0
+        dtype, a_number, b_number = (a if isinstance(a, Array) else b).dtype, 0, 0
         if not isinstance(a, Array):
-            like, a, a_number = b, None, convert_number(a, b.dtype)
-        elif not isinstance(b, Array):
-            b, b_number = None, convert_number(b, a.dtype)
-        shape, dtype = like.shape, like.dtype
-        if a and b and a.shape != b.shape:
-            shape, layout = _broadcast(op.name, (a.shape, b.shape))
+            a, a_number = None, convert_number(a, dtype)
+        if not isinstance(b, Array):
+            b, b_number = None, convert_number(b, dtype)
+        shape, layout = _broadcast(op.name, (a and a.shape, b and b.shape))
         y = empty(shape, result or dtype)
-        grid = blocks(y.size, ITEMSIZE[dtype])
-        if layout:
-            broadcast[dtype](grid, a, a_number, b, b_number, y, y.size, layout)
-        else:
-            flat[dtype](grid, a, a_number, b, b_number, y, y.size)
+        kernels[dtype](blocks(y.size, ITEMSIZE[dtype]), a, a_number, b, b_number, y, y.size, layout)
         return y
     joined(op, run, result, convert_number) if op.equation else op.impl("cuda")(run)
 
 
 @lru_cache(maxsize=4096)
 def _broadcast(where: str, shapes: tuple[Shape | None, ...]) -> tuple[Shape, bytes]:
-    """Returns the common shape, and the Layout of the operands: empty where all tensors have that shape.
-
-    None stands for a number.
-    """
+    """Returns the common shape, and the Layout of the operands; None stands for a number."""
     shape = ops.broadcast_shape(where, **{f"operand {k}": s for k, s in enumerate(shapes) if s is not None})
-    strides = [broadcast_strides(s, shape) for s in shapes]
-    sizes, strides = merged(shape, strides)
-    if len(sizes) == 1 and all(s is None or step == (1,) for s, step in zip(shapes, strides)):
-        return shape, b""
-    return shape, packed(where, sizes, strides)
+    return shape, packed(where, *merged(shape, [broadcast_strides(s, shape) for s in shapes]))
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
@@ -185,6 +170,14 @@ for _op in (ops.lt, ops.le):
     broadcasting(_op, SOURCE, NUMBERS, "bool")
 broadcasting(ops.gt, SOURCE, NUMBERS, "bool", kernel="lt", swap=True)
 broadcasting(ops.ge, SOURCE, NUMBERS, "bool", kernel="le", swap=True)
+
+_ADD = Kernel(SOURCE, "add_float32", f"{_PAIR.format('f32')}, {layout_type(2)} layout", threads=THREADS)
+
+
+def add_to(y: Array, x: Array) -> None:
+    """Adds x to y in place; both are float32, and of one shape."""
+    _ADD(blocks(y.size, 4), y, 0, x, 0, y, y.size, _broadcast("add", (y.shape, x.shape))[1])
+
 
 _LIMITS = dict.fromkeys(FLOAT_DTYPES, (-inf, inf)) | ops.INT_RANGES
 
@@ -246,10 +239,8 @@ def transfer_cuda(x: Array, *, device: str, source: str) -> Any:
     return y
 
 
-_WHERE_ARGS = "ptr cond, ptr x, i64 x_number, ptr y, i64 y_number, ptr out, i64 n"
-_WHERE = {size: Kernel("cast.cu", f"where_{size}", _WHERE_ARGS, threads=THREADS) for size in (1, 2, 4, 8)}
-_WHERE_BROADCAST = {size: Kernel("cast.cu", f"where_broadcast_{size}", f"{_WHERE_ARGS}, {layout_type(3)} layout",
-                                 threads=THREADS) for size in (1, 2, 4, 8)}
+_WHERE = {size: Kernel("cast.cu", f"where_{size}", "ptr cond, ptr x, i64 x_number, ptr y, i64 y_number, ptr out, "
+                       f"i64 n, {layout_type(3)} layout", threads=THREADS) for size in (1, 2, 4, 8)}
 
 
 def where_cuda(cond: Array, x: Array | Number, y: Array | Number) -> Array:
@@ -262,10 +253,7 @@ def where_cuda(cond: Array, x: Array | Number, y: Array | Number) -> Array:
     shape, layout = _broadcast("where", (cond.shape, x and x.shape, y and y.shape))
     out = empty(shape, dtype)
     size = ITEMSIZE[dtype]
-    if layout:
-        _WHERE_BROADCAST[size](blocks(out.size, size, 1), cond, x, x_bits, y, y_bits, out, out.size, layout)
-    else:
-        _WHERE[size](blocks(out.size, size, 1), cond, x, x_bits, y, y_bits, out, out.size)
+    _WHERE[size](blocks(out.size, size, 1), cond, x, x_bits, y, y_bits, out, out.size, layout)
     return out
 
 
