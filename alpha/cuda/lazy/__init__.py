@@ -16,7 +16,7 @@ A reader, of any array:
     kept_with              what is made of an array and kept with it
     write_for              has a pass run before memory is taken for what is made of it
     bound_of               a bound of the elements, known without reading them
-    join, joined_elements  has a pass write its planes within a larger array
+    join                   has a pass write its planes within a larger array
     peek                   elements for a check, which changes nothing
     value_of, settle       what an array is to such a reader; and that it is written
     recipe                 how what is written was made, for a reader who has what it was made of
@@ -45,7 +45,6 @@ from alpha.cuda.lazy.deferred import (
     defer,
     flush_gradients,
     join,
-    joined_elements,
     peek,
     planes_of,
     reserve,

@@ -96,7 +96,7 @@ class ChainStorage(Derived):
     def _never(self, *args: Any) -> None:
         """There is no such thing of a chain."""
 
-    join = joined_elements = header_for = _never
+    join = header_for = _never
 
     settle = elements
 

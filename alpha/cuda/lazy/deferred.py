@@ -203,14 +203,9 @@ def write_for(x: Array, reads: str) -> None:
             x.derived.planes(write=True)
 
 
-def join(x: Array, whole: Memory, rows: Rows) -> bool:
-    """Has a pass that waits write planes where they belong in a whole, if it can, and tells whether it has."""
-    return x.__class__ is Deferred and x.derived.join(whole, rows)
-
-
-def joined_elements(x: Array, whole: Memory) -> Array | None:
-    """Returns what a launch behind the flag of a whole reads of what joined it; None if that waits no more."""
-    return x.derived.joined_elements(whole) if x.__class__ is Deferred else None
+def join(x: Array, whole: Memory, rows: Rows | None) -> Array | None:
+    """As `LazyStorage.join`; None of what does not wait."""
+    return x.derived.join(whole, rows) if x.__class__ is Deferred else None
 
 
 def peek(x: Array) -> Array:
@@ -304,26 +299,17 @@ class LazyStorage(Derived):
                 self._run(planes=True)
             return self.memory if self.in_planes else None
 
-    def join(self, whole: Memory, rows: Rows) -> bool:
-        """Has a pass that waits write planes where they belong in a whole, if it can, and tells whether it has.
+    def join(self, whole: Memory, rows: Rows | None) -> Array | None:
+        """Has a pass that waits write planes where they belong in a whole; or elements, for who reads them behind the
+        flag of the whole, which says whether planes hold all parts: these are there by then.
 
-        It goes on waiting for readers of its own, of whom there are none as a rule.
+        Returns the elements' memory; None if nothing waits that can do this. The pass goes on waiting for readers of
+        its own, of whom there are none as a rule.
         """
         with lock:
-            if self._join is None or rows.width != self.memory.elements.shape[-1]:
-                return False
-            self._join(whole, rows)
-            return True
-
-    def joined_elements(self, whole: Memory) -> Array | None:
-        """Returns what a launch behind the flag of a whole reads of what joined it; None if that waits no more.
-
-        All parts are there by then, and the flag says whether planes hold them.
-        """
-        with lock:
-            if self._join is None:
+            if self._join is None or (rows is not None and rows.width != self.memory.elements.shape[-1]):
                 return None
-            self._join(whole, None)
+            self._join(whole, rows)
             return self.memory.elements
 
     def peek(self) -> Array:

@@ -112,7 +112,7 @@ def _write(xs: tuple[Array, ...], axis: int, memory: Memory, planes: bool) -> No
         for x, rows in zip(xs, _rows(shapes, axis, BLOCKS)):
             _write_planes(x, rows, memory)
     for x, rows in zip(xs, _rows(shapes, axis, lazy.GUARDED if planes else BLOCKS)):
-        joined = lazy.joined_elements(x, memory) if planes else None
+        joined = lazy.join(x, memory, None) if planes else None
         held = (joined, None) if joined else lazy.split_view(x)
         _ELEMENTS(rows.walk.grid, *held, memory.elements, rows.columns, rows.first,
                   memory.flag if planes else None, rows.walk.block)
@@ -120,6 +120,6 @@ def _write(xs: tuple[Array, ...], axis: int, memory: Memory, planes: bool) -> No
 
 def _write_planes(x: Array, rows: Rows, whole: Memory) -> None:
     """Writes the planes of a part: by the pass that it waits for, or from what is written."""
-    if not lazy.join(x, whole, rows):
+    if lazy.join(x, whole, rows) is None:
         _PLANES(rows.walk.grid, *lazy.split_view(x, write=True), whole.elements, whole.scale, rows.columns, rows.first,
                 rows.blocks, lazy.flag_counter(), rows.walk.block)
