@@ -18,7 +18,7 @@ A reader, of any array:
     bound_of               a bound of the elements, known without reading them
     join                   has a pass write its planes within a larger array
     peek                   elements for a check, which changes nothing
-    value_of, settle       what an array is to such a reader; and that it is written
+    value_of, settle       what an array is to such a reader; and that outputs of a chain are written
     recipe                 how what is written was made, for a reader who has what it was made of
     progress               tells whether an array has been written, or brought to another form
     inferring              a block without a backward pass that is recorded: more waits there; is_inferring
@@ -80,11 +80,3 @@ from alpha.cuda.lazy.operands import (
     prepare_weights,
 )
 from alpha.cuda.lazy.quiet import inferring, is_inferring, is_undisturbed, undisturbed
-
-__all__ = ["EXACT_ARGS", "GUARDED", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNFLAGGED", "Memory", "Operand",
-           "Rows", "as_stored", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer", "exact",
-           "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "held", "inferring",
-           "is_inferring", "is_undisturbed", "join", "joined_elements", "kept_with", "memory_key", "offer", "operand",
-           "pack", "packed_form", "peek", "planes_are_read", "planes_of", "prepare_weights", "progress", "recipe",
-           "reserve", "reserve_for", "rows_of", "settle", "split_view", "statistics", "undisturbed", "value_of",
-           "write_as", "write_for"]

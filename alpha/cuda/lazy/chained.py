@@ -67,9 +67,7 @@ class ChainStorage(Derived):
         return found
 
     def _run(self) -> None:
-        chain, arrays = self._computed()
-        for k, array in zip(chain.outputs, arrays):
-            settle(chain.steps[k], array)
+        settle(*self._computed())
 
     def _computed(self) -> tuple[Chain, Sequence[Array]]:
         value = self.value
@@ -101,12 +99,14 @@ class ChainStorage(Derived):
     settle = elements
 
 
-def settle(value: Value, array: Array) -> None:
-    """Says that a value is written: its own readers go on from there."""
-    chained_blocks.add(id(array.block))
-    value.recipe = recipe_of(value, WHOLE)
-    value.written = array
-    value.inputs, value.steps, value.reads, value.row = (), 0, 1, 0
+def settle(chain: Chain, arrays: Sequence[Array]) -> None:
+    """Says that the first outputs of a chain are written: their own readers go on from there."""
+    for k, array in zip(chain.outputs, arrays):
+        value = chain.steps[k]
+        chained_blocks.add(id(array.block))
+        value.recipe = recipe_of(value, WHOLE)
+        value.written = array
+        value.inputs, value.steps, value.reads, value.row = (), 0, 1, 0
 
 
 def chain(value: Value, shape: Shape, shapes: Sequence[Shape], write: Write, alone: Callable[..., Array]) -> Deferred:

@@ -122,7 +122,7 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
         reads: "float16x2", "float16" or "bfloat16".
         keep: keep it with the memory of x; see KEEP.  One that was kept is used in any case.
     Raises:
-        DTypeError: x has another dtype, or there is nothing called `reads`.
+        DTypeError: x has another dtype.
     """
     derived = x.derived
     if derived and reads in derived:
@@ -217,10 +217,7 @@ def flagged_count() -> int:
 
 
 def _checked(x: Array, reads: str) -> _Form:
-    form = READS.get(reads)
-    if form is None:
-        raise DTypeError(message("operand", f"there is nothing called {reads!r} to read",
-                                 f"use one of {', '.join(READS)}"))
+    form = READS[reads]
     if x.dtype != "float32" and (x.dtype != form.dtype or form.planes > 1):
         raise DTypeError(message("operand", f"an array of {x.dtype} is not read as {reads}",
                                  f'convert it: convert(x, "{form.dtype}" or "float32")', shape=x.shape))

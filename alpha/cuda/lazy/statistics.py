@@ -35,23 +35,14 @@ def attach(y: Array, slots: int) -> Array | None:
     return parts
 
 
-def take(x: Array) -> Array | None:
-    """Returns the statistics of x, which are gone then; None where there are none of its channels."""
-    return _take(x, NAME)
-
-
-def keep_sums(x: Array, sums: Array) -> Array:
-    """Leaves the sums of each column of x, float32, for who asks for them first, and returns x."""
+def leave_sums(x: Array, sums: Array) -> Array:
+    """Leaves the sums of each column of x, float32, for who takes them first, and returns x."""
     x.derive()[SUMS] = sums
     return x
 
 
-def take_sums(x: Array) -> Array | None:
-    """Returns what `keep_sums` was given, which is gone then; None where there is nothing of these columns."""
-    return _take(x, SUMS)
-
-
-def _take(x: Array, name: str) -> Array | None:
+def take(x: Array, name: str = NAME) -> Array | None:
+    """Returns the statistics of x, or its SUMS, which are gone then; None where there are none of its columns."""
     found: Array | None = x.derived.get(name) if x.derived else None
     if found is None or found.shape[-1] != x.shape[-1]:
         return None

@@ -100,7 +100,6 @@ def test_empty_arrays_have_operands(reads):
     ("bfloat16", "float16", r"an array of bfloat16 is not read as float16 \(shape: \(2,\)\)\nhelp: convert it"),
     ("float16", "float16x2", r"an array of float16 is not read as float16x2"),
     ("int32", "float16", r"an array of int32 is not read as float16"),
-    ("float32", "tf32", r"there is nothing called 'tf32' to read\nhelp: use one of float16x2, float16, bfloat16"),
 ])
 def test_what_cannot_be_read_is_refused(dtype, reads, text):
     x = memory.empty((2,), dtype)

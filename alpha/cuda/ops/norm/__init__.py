@@ -15,7 +15,6 @@ from alpha.cuda import lazy
 from alpha.cuda.lazy import Memory, Rows
 from alpha.cuda.ops.norm import chained
 from alpha.cuda.ops.pointwise.chain import can_chain
-from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, Shape, empty
 from alpha.cuda.runtime.walk import BLOCKS, SUMMERS, THREADS, WALK, Walk, ceil_div, lanes_among, per_lanes, walk
@@ -90,20 +89,15 @@ def _matrix(shape: Shape, dtype: str, *limits: int) -> tuple[int, tuple[str, int
 
 
 @ops.batch_norm_act.impl("cuda")
-def batch_norm_act_cuda(*arrays: Array | None, activation: str | None, **attrs: Any) -> Arrays:
-    return _batch_norm(*arrays, Epilogue.of(None, activation), **attrs)
+def batch_norm_act_cuda(*arrays: Array | None, **attrs: Any) -> Arrays:
+    return batch_norm_add_act_cuda(*arrays, None, **attrs)
 
 
 @ops.batch_norm_add_act.impl("cuda")
-def batch_norm_add_act_cuda(*arrays: Array | None, activation: str | None, **attrs: Any) -> Arrays:
-    return _batch_norm(*arrays[:-1], Epilogue.of(arrays[-1], activation), **attrs)
-
-
-def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
-                running_var: Array | None, epilogue: Epilogue, *, training: bool, momentum: float, eps: float
-                ) -> Arrays:
+def batch_norm_add_act_cuda(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
+                            running_var: Array | None, residual: Array | None, *, activation: str | None,
+                            training: bool, momentum: float, eps: float) -> Arrays:
     """Returns y, which may wait to be written, mean and istd."""
-    residual, relu = epilogue
     bound = lazy.bound_of(residual)
     memory = _reserve_y(x, gamma, beta, residual) if training else None
     mean, istd = empty(x.shape[-1:], "float32"), empty(x.shape[-1:], "float32")
@@ -120,7 +114,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
     else:
         _RUNNING_STATISTICS[parameters](ceil_div(mean.size, THREADS), running_mean, running_var, mean, istd, mean.size,
                                         eps)
-    return _result(memory, x, Norm.of(gamma, beta, mean, istd), residual, relu), mean, istd
+    return _result(memory, x, Norm.of(gamma, beta, mean, istd), residual, activation == "relu"), mean, istd
 
 
 @ops.batch_norm_apply.impl("cuda")
@@ -228,7 +222,7 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
     else:
         alone = partial(_dx, relu, norm, coefficients)
         dx = chained.gradient_from(g, x, norm, relu, coefficients, alone) or alone(g, x)
-    return lazy.statistics.keep_sums(dx, total), dgamma, dbeta
+    return lazy.statistics.leave_sums(dx, total), dgamma, dbeta
 
 
 def _dx(relu: bool, norm: Norm, coefficients: Array, g: Array, x: Array, *_: Any) -> Array:

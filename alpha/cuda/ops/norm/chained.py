@@ -86,8 +86,7 @@ def sums(g: Array, x: Array, norm: Any, relu: bool, header: Array | None) -> tup
     away = Value(_AWAY, (Leaf(x, WHOLE), _column(norm.mean)), (), "float32", g.size, channels)
     read = [leaf for leaf in v.leaves(WHOLE) if leaf.place == WHOLE and leaf.array is not x]
     chain, arrays, partial, chunks = sums_of(v, away, channels, [v] if len(read) > 1 else [], [value], header)
-    for k, array in zip(chain.outputs, arrays):
-        lazy.settle(chain.steps[k], array)
+    lazy.settle(chain, arrays)
     return v, partial, chunks
 
 
@@ -115,8 +114,7 @@ def gradient(v: Value, x: Array, norm: Any, coefficients: Array, memory: lazy.Me
     if memory:
         return bounded(dx, memory, hurries=True)
     chain, arrays = write(dx, [v, *(y for y in v.inputs if y.__class__ is Value)])
-    for k, array in zip(chain.outputs[:-1], arrays):
-        lazy.settle(chain.steps[k], array)
+    lazy.settle(chain, arrays[:-1])
     return arrays[-1].reshaped(x.shape)
 
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <type_traits>
 
-#include "reduce.cuh"
+#include "ops/pointwise/column_sums.cuh"
 
 constexpr int AHEAD = 4;  // rows that a thread has in flight
 #define SUMMERS (THREADS, 2)  // of walk.py
@@ -240,23 +240,12 @@ INLINE void sums(const Pitched<T> &g, const T *x, const Norm<T> &norm, float *__
     each_stretch(at, w, [&](const Place &part) {
       State own[N] = {};
       each_gradient<RELU, false, FLIGHT>(g, x, c, part, w, [&](const float (&v)[N], const float (&away)[N], i64) {
-        UNROLL for (int lane = 0; lane < N; lane++) {
-          own[lane].sum += v[lane];
-          own[lane].dot += v[lane] * away[lane];
-          if constexpr (BOUND) own[lane].most = fmaxf(own[lane].most, fabsf(v[lane]));
-        }
+        UNROLL for (int lane = 0; lane < N; lane++) add_up(own[lane], v[lane], away[lane]);
       });
       UNROLL for (int lane = 0; lane < N; lane++) s[lane] = MergePairs()(s[lane], own[lane]);
     });
   }
-  fold_rows<N>(s, w, MergePairs());
-  if (threadIdx.x >= w.width || at.column >= w.columns) return;
-  partial += sizeof(State) / 4 * at.sample * stride * w.chunks;
-  UNROLL for (int lane = 0; lane < N; lane++) {
-    partial[(first + lane) * w.chunks + at.chunk] = s[lane].sum;
-    partial[(stride + first + lane) * w.chunks + at.chunk] = s[lane].dot;
-    if constexpr (BOUND) partial[(2 * stride + first + lane) * w.chunks + at.chunk] = s[lane].most;
-  }
+  put_sums(s, partial + sizeof(State) / 4 * at.sample * stride * w.chunks, w, at);
 }
 
 // coefficients[2][statistic] = slope, offset

@@ -9,12 +9,13 @@ See elementwise.cuh. The same call serves ops and .cu files of your own.
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from math import inf
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from alpha.backend import get_backend
 from alpha.cuda.ops.pointwise.chain import joined, may_wait, wait
@@ -129,9 +130,9 @@ def plain_number(value: Number, dtype: str) -> Number:
 def rounded_number(value: Number, dtype: str) -> Number:
     """As plain_number, rounded to the dtype, so that x == 0.1 holds where 0.1 was stored in x."""
     if dtype == "float16":
-        return struct.unpack("e", struct.pack("H", bits_of(value, dtype)))[0]
+        return float(np.uint16(bits_of(value, dtype)).view(np.float16))
     if dtype == "bfloat16":
-        return struct.unpack("f", struct.pack("I", bits_of(value, dtype) << 16))[0]
+        return float(np.uint32(bits_of(value, dtype) << 16).view(np.float32))
     return plain_number(value, dtype)
 
 
@@ -141,12 +142,10 @@ def bits_of(value: Number, dtype: str) -> int:
         return int(value) & INT_BITS[dtype]
     if dtype == "bool":
         return int(bool(value))
-    if dtype == "float16":
-        try:
-            return struct.unpack("H", struct.pack("e", value))[0]
-        except OverflowError:
-            return 0x7C00 if value > 0 else 0xFC00
-    bits = struct.unpack("I", struct.pack("f", plain_number(value, dtype)))[0]
+    with np.errstate(over="ignore"):  # inf beyond the range
+        if dtype == "float16":
+            return int(np.float16(value).view(np.uint16))
+        bits = int(np.float32(value).view(np.uint32))
     if dtype == "float32":
         return bits
     return 0x7FC0 if value != value else bits + 0x7FFF + (bits >> 16 & 1) >> 16  # to nearest, ties to even

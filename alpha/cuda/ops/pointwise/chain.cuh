@@ -2,6 +2,7 @@
 // of a matrix (reduce.cuh), whose vectors of channels stay in registers.
 #pragma once
 #include "lazy/planes.cuh"
+#include "ops/pointwise/column_sums.cuh"
 #include "ops/pointwise/equation.cuh"
 #include "philox.cuh"
 
@@ -37,22 +38,5 @@ template <class T, int N, class V> EQUATION void put(T *p, const V (&v)[N]) {
     store(p, piece);
   } else {
     store_floats(p, v);
-  }
-}
-
-// What is added up of v and of v * w; and the largest |v|, where State has room for it.
-template <class State> EQUATION void add_up(State &s, float v, float w) {
-  s.sum += v, s.dot += v * w;
-  if constexpr (sizeof(State) > sizeof(Pair)) s.most = fmaxf(s.most, fabsf(v));
-}
-// partial[these][C][chunks], of columns of N: what batch norm's backward needs, see channel_norm.cuh
-template <int N, class State> EQUATION void put_sums(State (&s)[N], float *partial, const Walk &w, const Place &at) {
-  fold_rows<N>(s, w, MergePairs());
-  if (threadIdx.x >= w.width || at.column >= w.columns) return;
-  const i64 first = at.column * N, stride = w.columns * N;
-  UNROLL for (int lane = 0; lane < N; lane++) {
-    partial[(first + lane) * w.chunks + at.chunk] = s[lane].sum;
-    partial[(stride + first + lane) * w.chunks + at.chunk] = s[lane].dot;
-    if constexpr (sizeof(State) > sizeof(Pair)) partial[(2 * stride + first + lane) * w.chunks + at.chunk] = s[lane].most;
   }
 }

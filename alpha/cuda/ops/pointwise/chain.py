@@ -24,6 +24,7 @@ from alpha.fuse.equation import Equation
 from alpha.fuse.places import WHOLE, Place, place_of, row_of
 from alpha.fuse.source import AS_PLANES, BOUNDED, GUARDED, PLAIN, PLANES, TYPES, head, source
 from alpha.op import Op, registry
+from alpha.ops.elementwise import broadcast_shape
 
 _BYTES = {**ITEMSIZE, PLANES: 4}
 LEAST = 1 << 17          # elements of a result that waits: below, the host takes longer for it than the device
@@ -128,9 +129,7 @@ def _single(op: Op, code: Function) -> Callable[..., Array]:
 
 @lru_cache(maxsize=4096)
 def _common(shapes: tuple[Shape, ...]) -> Shape:
-    rank = max(map(len, shapes))
-    return tuple([max(column) if 0 not in column else 0
-                  for column in zip(*[(1,) * (rank - len(s)) + s for s in shapes])])
+    return broadcast_shape("chain", **{f"operand {k}": shape for k, shape in enumerate(shapes)})
 
 
 def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float, ...], dtype: str, shape: Shape,

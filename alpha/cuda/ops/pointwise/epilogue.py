@@ -2,7 +2,7 @@
 
     Epilogue.of(b, "relu")      a being b of the channel
 
-Every producer takes one: convolutions, products, norms.
+Convolutions and products take one.
 """
 
 from __future__ import annotations
