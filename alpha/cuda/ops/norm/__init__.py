@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from alpha.cuda import lazy
 from alpha.cuda.lazy import Memory, Rows
 from alpha.cuda.ops.norm import chained
-from alpha.cuda.ops.pointwise.chain import can_chain
+from alpha.cuda.ops.pointwise.chain import bounded, can_chain
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, Shape, empty
 from alpha.cuda.runtime.walk import BLOCKS, SUMMERS, THREADS, WALK, Walk, ceil_div, lanes_among, per_lanes, walk
@@ -98,7 +98,7 @@ def batch_norm_add_act_cuda(x: Array, gamma: Array | None, beta: Array | None, r
                             training: bool, momentum: float, eps: float) -> Arrays:
     """Returns y, which may wait to be written, mean and istd."""
     bound = lazy.bound_of(residual)
-    memory = _reserve_y(x, gamma, beta, residual) if training else None
+    memory = _reserve_y(residual, x, gamma, beta) if training else None
     mean, istd = empty(x.shape[-1:], "float32"), empty(x.shape[-1:], "float32")
     parameters = running_mean.dtype if running_mean else "float32"
     if training:
@@ -120,7 +120,7 @@ def batch_norm_add_act_cuda(x: Array, gamma: Array | None, beta: Array | None, r
 def batch_norm_apply_cuda(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array,
                           residual: Array | None, *, activation: str | None, training: bool) -> Array:
     bound = lazy.bound_of(residual)
-    memory = _reserve_y(x, gamma, beta, residual) if training else None
+    memory = _reserve_y(residual, x, gamma, beta, mean, istd) if training else None
     if memory:
         _APPLY_BOUND(1, prod(x.shape[:-1]), mean.size, gamma, beta, bound, memory.scale)
     return _result(memory, x, Norm.of(gamma, beta, mean, istd), residual, activation == "relu")
@@ -128,14 +128,14 @@ def batch_norm_apply_cuda(x: Array, gamma: Array | None, beta: Array | None, mea
 
 def _result(memory: lazy.Memory | None, x: Array, norm: Norm, residual: Array | None, relu: bool) -> Array:
     """Returns y: one that waits, if there is memory with a bound of it."""
-    floor = 0.0 if relu else -inf
-    if memory and residual:
-        return chained.bounded_join(x, norm, relu, residual, memory)
+    floor, given = 0.0 if relu else -inf, (x, *chained.inputs(norm), *([residual] if residual else ()))
     if memory:
+        value = chained.value_of(given, relu)
+        if residual:
+            return bounded(value, memory)
         y = lazy.defer(memory, (x, *norm.arrays), partial(_write_y, x, norm, floor),
                        join=partial(_join_y, x, norm, floor, memory.elements))
-        return lazy.offer(y, chained.value_of(x, norm, relu))
-    given = (x, *chained.inputs(norm), *([residual] if residual else ()))
+        return lazy.offer(y, value)
     y = chained.applied(given, relu, partial(_apply_alone, relu, norm.wide))
     return _apply_alone(relu, norm.wide, *given) if y is None else y
 
@@ -148,10 +148,10 @@ def _apply_alone(relu: bool, wide: bool, x: Array, mean: Array, istd: Array, gam
     return y
 
 
-def _reserve_y(x: Array, gamma: Array | None, beta: Array | None, residual: Array | None) -> lazy.Memory | None:
-    """Returns memory for y that may be read as planes; None where it may not."""
+def _reserve_y(residual: Array | None, x: Array, *more: Array | None) -> lazy.Memory | None:
+    """Returns memory for y that may be read as planes; None where it may not.  more: what else y is made of."""
     bounded = residual is None or (lazy.bound_of(residual) is not None and can_chain())
-    return lazy.reserve(x.shape) if bounded and _may_wait(x, gamma, beta, residual) else None
+    return lazy.reserve(x.shape) if bounded and _may_wait(x, *more, residual) else None
 
 
 def _may_wait(*arrays: Array | None) -> bool:
@@ -215,12 +215,12 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
     elif memory:
         write = partial(_write_dx, relu, g, x, norm, coefficients)
         dx = lazy.defer(memory, (g, x, *norm.arrays, coefficients), write, hurries=True)
-        lazy.offer(dx, chained.gradient_value(g, x, norm, relu, coefficients))
-    elif found:
-        dx = _dx(relu, norm, coefficients, g, x)
+        lazy.offer(dx, chained.gradient_from(g, x, norm, relu, coefficients))
     else:
-        alone = partial(_dx, relu, norm, coefficients)
-        dx = chained.gradient_from(g, x, norm, relu, coefficients, alone) or alone(g, x)
+        alone, dx = partial(_dx, relu, norm, coefficients), None
+        if x.dtype != "float32" and not found:
+            dx = chained.gradient_from(g, x, norm, relu, coefficients, alone)
+        dx = dx or alone(g, x)
     return lazy.statistics.leave_sums(dx, total), dgamma, dbeta
 
 

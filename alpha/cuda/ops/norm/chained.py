@@ -13,7 +13,7 @@ from typing import Any
 
 from alpha.config import config
 from alpha.cuda import lazy
-from alpha.cuda.ops.pointwise.chain import bounded, can_chain, may_wait, sums_of, wait, whole, write
+from alpha.cuda.ops.pointwise.chain import bounded, may_wait, result_of, sums_of, wait, write
 from alpha.cuda.runtime.memory import Array
 from alpha.fuse.chain import Function, Leaf, Value, made_again
 from alpha.fuse.places import WHOLE, Place
@@ -53,23 +53,10 @@ def applied(given: Sequence[Any], relu: bool, alone: Callable[..., Array]) -> Ar
     return wait(_APPLIED[relu, len(given) > 5], given, (), x.dtype, x.shape, alone)
 
 
-def value_of(x: Array, norm: Any, relu: bool) -> Value | None:
-    """Returns what y of x is to chains, where its own pass writes it in another form than theirs."""
-    if not can_chain():
-        return None
-    return Value(_APPLIED[relu, False], (Leaf(x, WHOLE), *_leaves(norm)), (), x.dtype, x.size, x.shape[-1])
-
-
-def bounded_join(x: Array, norm: Any, relu: bool, residual: Array, memory: lazy.Memory) -> Array:
-    """Returns y of x and a residual, which may be read as planes.  memory: with a bound of it."""
-    def join(of: Value | Leaf) -> Value:
-        return Value(_APPLIED[relu, True], (Leaf(x, WHOLE), *_leaves(norm), of), (), x.dtype, x.size, x.shape[-1])
-    value = join(whole(residual))
-    of = value.inputs[-1]
-    if isinstance(of, Value) and (of.row not in (0, x.shape[-1]) or not value.fits(WHOLE)):
-        lazy.write_for(residual, "float32")     # as a chain of its own
-        value = join(Leaf(residual, WHOLE))
-    return bounded(value, memory)
+def value_of(given: Sequence[Any], relu: bool) -> Value | None:
+    """Returns what y is to chains, where it may be read as planes.  given: as of `applied`."""
+    x = given[0]
+    return result_of(_APPLIED[relu, len(given) > 5], given, (), x.dtype, x.shape) if config.fuse else None
 
 
 def sums(g: Array, x: Array, norm: Any, relu: bool, header: Array | None) -> tuple[Value, Array, int] | None:
@@ -118,20 +105,16 @@ def gradient(v: Value, x: Array, norm: Any, coefficients: Array, memory: lazy.Me
     return arrays[-1].reshaped(x.shape)
 
 
-def gradient_value(g: Array, x: Array, norm: Any, relu: bool, coefficients: Array) -> Value | None:
-    """Returns what dx of a gradient that is an array is to a sum that it is a term of; None where it is nothing."""
+def gradient_from(g: Array, x: Array, norm: Any, relu: bool, coefficients: Array,
+                  alone: Callable[..., Array] | None = None) -> Any:
+    """Returns dx of a gradient that is an array, as a sum takes it that it may be a term of; None where it cannot.
+
+    alone: writes dx by itself, and what is returned is the array, which waits; else the value.
+    """
     if not may_wait(x.size) or lazy.rows_of(g)[1] != x.shape[-1]:
         return None
-    vectors = *_leaves(norm), *map(_column, _halves(coefficients))
-    return Value(_FROM[relu], (Leaf(g, WHOLE), Leaf(x, WHOLE), *vectors), (), x.dtype, x.size, x.shape[-1])
-
-
-def gradient_from(g: Array, x: Array, norm: Any, relu: bool, coefficients: Array, alone: Callable[..., Array]
-                  ) -> Array | None:
-    """Returns dx of a gradient that is an array; it waits for a sum that it may be a term of.  None where it cannot."""
-    if not may_wait(x.size) or x.dtype == "float32" or lazy.rows_of(g)[1] != x.shape[-1]:
-        return None
-    return wait(_FROM[relu], (g, x, *inputs(norm), *_halves(coefficients)), (), x.dtype, x.shape, alone)
+    given = _FROM[relu], (g, x, *inputs(norm), *_halves(coefficients)), (), x.dtype, x.shape
+    return wait(*given, alone) if alone else result_of(*given)
 
 
 def _halves(coefficients: Array) -> list[Array]:

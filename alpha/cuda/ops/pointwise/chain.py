@@ -137,13 +137,31 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
     """Returns the result of a function that waits for a reader; None where it cannot.
 
     Args:
-        operands: arrays, and leaves that are numbers.
-        numbers: further arguments of the function.
+        operands, numbers: as of `result_of`.
         alone: the op by itself.
         equation: of the function, if it has one: by it a bound of the only operand may be one of the result.
     """
-    arrays = [x for x in operands if x.__class__ is not Leaf]
-    if not toolchain.can_compile() or not lazy.can_wait(*arrays):
+    value = result_of(code, operands, numbers, dtype, shape)
+    if value is None:
+        return None
+    shrinks = len(operands) == 1 and dtype == "float32" and equation is not None and equation.shrinks(numbers)
+    if memory := lazy.reserve_for(shape, operands, flush=False) if shrinks else None:
+        return bounded(value, memory)
+    shapes = [() if x.__class__ is Leaf else x.shape for x in operands]
+    return lazy.chain(value, shape, shapes, write, alone)
+
+
+def result_of(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float, ...], dtype: str, shape: Shape
+              ) -> Value | None:
+    """Returns what a function makes of its operands, or of those that are values; None where no pass can compute it.
+
+    Values that would make the chain too long are written, as chains of their own.
+
+    Args:
+        operands: arrays, and leaves that are numbers.
+        numbers: further arguments of the function.
+    """
+    if not toolchain.can_compile() or not lazy.can_wait(*[x for x in operands if x.__class__ is not Leaf]):
         return None
     size = prod(shape)
     inputs: list[Value | Leaf] = []
@@ -175,13 +193,7 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
                 lazy.write_for(x, "float32")    # as a chain of its own
         row = row_of(places, [], size)
         value = Value(code, inputs, numbers, dtype, size, row or 0)
-    if row is None:
-        return None
-    shrinks = len(operands) == 1 and dtype == "float32" and equation is not None and equation.shrinks(numbers)
-    if memory := lazy.reserve_for(shape, arrays, flush=False) if shrinks else None:
-        return bounded(value, memory)
-    shapes = [() if x.__class__ is Leaf else x.shape for x in operands]
-    return lazy.chain(value, shape, shapes, write, alone)
+    return None if row is None else value
 
 
 def bounded(value: Value, memory: lazy.Memory, hurries: bool = False) -> Any:
