@@ -1,7 +1,7 @@
 // Statistics of the channels of a tensor, counted by the kernel that stores it tile by tile (gemm_wgmma.cuh).
 //
 // What:     parts[slot][mean, m2, count][C], float32: of all rows that one consumer of one block stored, in slot
-//           2 * block + consumer. A count of 0: none of the channel. finalize_statistics in batch_norm.cu merges them.
+//           2 * block + consumer. A count of 0: none of the channel. finalize_tiles in batch_norm.cu merges the slots.
 //           The values are those in memory, bias and rounding included: a box of 64 rows is read from shared memory
 //           while TMA stores it, so nothing waits
 // Accuracy: a thread subtracts one of its 16 rows from all before it squares: sum((v - one)^2) is at most 16 m2, so

@@ -23,12 +23,13 @@ from alpha.ops import norm as ops
 Arrays = tuple[Array, ...]
 
 NORM = "ptr gamma, ptr beta, i32 wide, ptr mean, ptr istd"  # Norm in reduce.cuh
-_STATISTICS = per_lanes("batch_norm.cu", "statistics", f"ptr x, ptr parts, {WALK}")
+_STATISTICS = per_lanes("batch_norm.cu", "statistics", f"ptr x, ptr partial, {WALK}")
 _OUTCOME = ("ptr running_mean, ptr running_var, ptr mean, ptr istd, f32 momentum, f32 eps, ptr gamma, ptr beta, "
             "ptr residual, ptr header")
-_FINALIZE_STATISTICS = per_dtype("batch_norm.cu", "finalize_statistics",
-                                 f"ptr parts, i32 slots, ptr x, i64 rows, i32 channels, {_OUTCOME}")
-_SIDE = 8  # channels of a block of it
+_FINALIZE_STATISTICS = per_dtype("batch_norm.cu", "finalize_statistics", f"ptr partial, {WALK}, {_OUTCOME}")
+_FINALIZE_TILES = per_dtype("batch_norm.cu", "finalize_tiles",
+                            f"ptr parts, i32 slots, ptr x, i64 rows, i32 channels, {_OUTCOME}")
+_SIDE = 8  # channels of a block of finalize_tiles
 _RUNNING_STATISTICS = per_dtype("batch_norm.cu", "running_statistics",
                                 "ptr running_mean, ptr running_var, ptr mean, ptr istd, i32 channels, f32 eps")
 _APPLY_BOUND = Kernel("batch_norm.cu", "apply_bound", "i64 rows, i32 channels, ptr gamma, ptr beta, ptr residual, "
@@ -103,13 +104,13 @@ def batch_norm_add_act_cuda(x: Array, gamma: Array | None, beta: Array | None, r
     parameters = running_mean.dtype if running_mean else "float32"
     if training:
         rows, kind, w = _matrix(x.shape, x.dtype, *SUMMERS)
-        parts = lazy.statistics.take(x)
-        if parts is None:
-            parts = empty((w.chunks, lazy.statistics.QUANTITIES, mean.size), "float32")
-            _STATISTICS[kind](w.grid, x, parts, w.block)
-        _FINALIZE_STATISTICS[parameters](ceil_div(mean.size, _SIDE), parts, parts.shape[0], x, rows, mean.size,
-                                         running_mean, running_var, mean, istd, momentum, eps, gamma, beta, bound,
-                                         memory and memory.scale)
+        outcome = (running_mean, running_var, mean, istd, momentum, eps, gamma, beta, bound, memory and memory.scale)
+        if parts := lazy.statistics.take(x):
+            _FINALIZE_TILES[parameters](ceil_div(mean.size, _SIDE), parts, parts.shape[0], x, rows, mean.size, *outcome)
+        else:
+            sums = empty((2, mean.size, w.chunks), "float32")
+            _STATISTICS[kind](w.grid, x, sums, w.block)
+            _FINALIZE_STATISTICS[parameters](mean.size, sums, w.block, *outcome)
     else:
         _RUNNING_STATISTICS[parameters](ceil_div(mean.size, THREADS), running_mean, running_var, mean, istd, mean.size,
                                         eps)

@@ -5,9 +5,9 @@
 //                    slope = -scale * istd * dgamma / rows
 // Source:  arXiv 1502.03167, Algorithms 1 and 2; the merging of variances: Chan, Golub, LeVeque.
 // Layout:  rows are contiguous; a piece is 16 bytes of a row, or 1 element where C is not a multiple of that.
-// Passes:  statistics per chunk of rows, parts[chunk][quantity][C], or sums, partial[quantity][C][chunks]; a finalize
-//          kernel, a block per eight channels or per one, in double; the pass that writes, beginning where the first
-//          one ended: that is still in the cache.
+// Passes:  statistics (or sums) per chunk of rows, partial[quantity][C][chunks]; a finalize kernel, a block per
+//          channel (of counted statistics per eight), in double; the pass that writes, beginning where the first one
+//          ended: that is still in the cache.
 //          Where the kernel that wrote x has counted statistics (tile_statistics.cuh), the first pass is left out.
 // Accuracy: a thread takes 4 rows at a time, subtracts their mean before it squares, and merges by Chan's formula.
 // Mask:    made again from x by `standardized`, the expression of the forward pass, so both round alike.
@@ -39,12 +39,14 @@ struct Bound {
   }
 };
 
-// A channel itself, row by row
-struct Rows {
-  static constexpr int AT_ONCE = 4;
+// What the kernel that wrote x has counted of a channel, slot by slot; or the channel itself, row by row.
+template <bool COUNTED> struct Slots {
   const float *first;
   i64 channels;
-  INLINE PartMoments operator()(i64 j) const { return {first[j * channels], 0, 1}; }
+  INLINE PartMoments operator()(i64 j) const {
+    if (!COUNTED) return {first[j * channels], 0, 1};
+    return {first[3 * j * channels], first[(3 * j + 1) * channels], first[(3 * j + 2) * channels]};
+  }
 };
 
 // What the statistics of a batch make of a channel.
@@ -64,18 +66,25 @@ template <class P> struct Outcome {
   }
 };
 
-// A block takes SIDE channels, and of each THREADS / SIDE slots at once: neighbours read the 32 bytes of a sector.
-// x: read where who wrote it has counted nothing, as planes did not hold what it is made of: float32. That is slow, and
-// rare.
 template <class P>
-INLINE void finalize_statistics(const float *parts, int slots, const float *x, i64 rows, int channels,
-                                const Outcome<P> &to, const Bound &y) {
+INLINE void finalize_statistics(const float *partial, const Walk &w, const Outcome<P> &to, const Bound &y) {
+  const i64 c = blockIdx.x, channels = gridDim.x;
+  const Chunks chunks{partial + c * w.chunks, partial + (channels + c) * w.chunks, w};
+  const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS, FoldGroup<1>());
+  if (threadIdx.x == 0) to.write(of, w.rows, c);
+  y.write(w.rows, gridDim.x);
+}
+
+// A block takes SIDE channels, and of each THREADS / SIDE slots at once: neighbours read the 32 bytes of a sector.
+// x: read where nothing was counted, as planes did not hold what it is made of: float32. That is slow, and rare.
+template <class P>
+INLINE void finalize_tiles(const float *parts, int count, const float *x, i64 rows, int channels, const Outcome<P> &to,
+                           const Bound &y) {
   constexpr int SIDE = 8;
   const int c = blockIdx.x * SIDE + threadIdx.x % SIDE, lane = threadIdx.x / SIDE, there = min(c, channels - 1);
-  const Slots<4> counted{parts + there, unsigned(channels), 1};
-  MeanAndVariance of(counted, slots, rows, lane, THREADS / SIDE, FoldGroup<SIDE>());
+  MeanAndVariance of(Slots<true>{parts + there, channels}, count, rows, lane, THREADS / SIDE, FoldGroup<SIDE>());
   if (__syncthreads_or(of.counted == 0)) {
-    const MeanAndVariance again(Rows{x + there, channels}, rows, rows, lane, THREADS / SIDE, FoldGroup<SIDE>());
+    const MeanAndVariance again(Slots<false>{x + there, channels}, rows, rows, lane, THREADS / SIDE, FoldGroup<SIDE>());
     if (of.counted == 0) of = again;
   }
   if (lane == 0 && c < channels) to.write(of, rows, c);
@@ -130,8 +139,8 @@ INLINE void finalize_sums(const float *__restrict__ partial, const P *gamma, con
 #define FEW (THREADS, 4)
 #define BOUNDS(N) (THREADS, N > 4 ? 3 : 4)
 #define WALKING(T, suffix, N) \
-  ALPHA_ENTRY(statistics##suffix, FEW, (const T *x, float *parts, const Walk w), \
-              statistics<T, N>(x, parts, w, Place(w))) \
+  ALPHA_ENTRY(statistics##suffix, FEW, (const T *x, float *partial, const Walk w), \
+              statistics<T, N>(x, partial, w, Place(w))) \
   ALPHA_ENTRY(apply##suffix, BOUNDS(N), \
               (const T *x, const Norm<T> norm, T *y, float floor, const int *flag, const Walk w), \
               if (flag && !*flag) return; \
@@ -152,9 +161,12 @@ INLINE void finalize_sums(const float *__restrict__ partial, const P *gamma, con
               gradient<T, N, RELU, false>(g, x, norm, coefficients, Results<T, N>{dx}, w, BACKWARDS, w.columns * N, 1))
 #define PARAMETERS(P, dtype) \
   ALPHA_ENTRY(finalize_statistics_##dtype, FEW, \
+              (const float *partial, const Walk w, const Outcome<P> to, const Bound y), \
+              finalize_statistics(partial, w, to, y)) \
+  ALPHA_ENTRY(finalize_tiles_##dtype, FEW, \
               (const float *parts, int slots, const float *x, i64 rows, int channels, const Outcome<P> to, \
                const Bound y), \
-              finalize_statistics(parts, slots, x, rows, channels, to, y)) \
+              finalize_tiles(parts, slots, x, rows, channels, to, y)) \
   ALPHA_ENTRY(running_statistics_##dtype, FEW, \
               (const P *running_mean, const P *running_var, float *mean, float *istd, int channels, float eps), \
               running_statistics(running_mean, running_var, mean, istd, channels, eps)) \

@@ -35,9 +35,9 @@ template <int N> struct Channels {
 
 // ---- statistics
 
-// parts[sample][chunk][mean, m2, count][C]; of distances from a sample's first element of k channels, if k > 0
+// partial[sample][mean, m2][C][chunks]; of distances from a sample's first element of k channels, if k > 0
 template <class T, int N>
-INLINE void statistics(const T *__restrict__ x, float *__restrict__ parts, const Walk &w, const Place &at,
+INLINE void statistics(const T *__restrict__ x, float *__restrict__ partial, const Walk &w, const Place &at,
                        unsigned k = 0) {
   const i64 first = at.column * N, stride = w.columns * N;
   float mean[N] = {}, m2[N] = {}, origin[N] = {}, v[N], count = 0;
@@ -85,9 +85,11 @@ INLINE void statistics(const T *__restrict__ x, float *__restrict__ parts, const
   UNROLL for (int lane = 0; lane < N; lane++) s[lane] = {mean[lane], m2[lane], count};
   fold_rows<N>(s, w, MergeMoments());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
-  float *to = parts + 3 * (i64(at.sample) * w.chunks + at.chunk) * stride + first;
-  UNROLL for (int lane = 0; lane < N; lane++)
-    to[lane] = s[lane].mean, to[stride + lane] = s[lane].m2, to[2 * stride + lane] = s[lane].count;
+  partial += 2 * at.sample * stride * w.chunks;
+  UNROLL for (int lane = 0; lane < N; lane++) {
+    partial[(first + lane) * w.chunks + at.chunk] = s[lane].mean;
+    partial[(stride + first + lane) * w.chunks + at.chunk] = s[lane].m2;
+  }
 }
 
 struct PartMoments {
@@ -95,16 +97,13 @@ struct PartMoments {
   double count;
 };
 
-// What has been counted of k neighbouring channels, slot by slot: [slot][mean, m2, count][C], `first` being the first
-// channel's mean in slot 0. COUNT: that a thread reads at once.
-template <int COUNT> struct Slots {
-  static constexpr int AT_ONCE = COUNT;
-  const float *first;
-  unsigned channels, k;
+// What `statistics` has left of k channels of a sample: j counts their chunks.
+struct Chunks {
+  const float *means, *m2s;
+  const Walk &w;
   INLINE PartMoments operator()(i64 j) const {
-    const unsigned slot = k == 1 ? j : unsigned(j) / k;
-    const float *at = first + (3 * channels * slot + (unsigned(j) - slot * k));
-    return {at[0], at[channels], at[2 * channels]};
+    return {means[j], m2s[j],
+            double(int(j) % w.chunks + 1 < w.chunks ? w.chunk : w.rows - (w.chunks - 1) * w.chunk)};
   }
 };
 
@@ -126,7 +125,7 @@ struct MeanAndVariance {
     const float first = of(0).mean;
     const double origin = isfinite(first) ? first : 0;  // the mean of any part loses no digits that float32 has
     Sums s = {};
-    UNROLL_BY(Parts::AT_ONCE) for (i64 j = lane; j < parts; j += width) {
+    UNROLL_BY(4) for (i64 j = lane; j < parts; j += width) {
       const PartMoments part = of(j);
       const double away = part.mean - origin;
       s = MergeSums()(s, {part.count, away * part.count, part.m2 + away * away * part.count});

@@ -75,12 +75,12 @@ INLINE void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__r
   const int groups = channels / k;
   auto sum = [&](unsigned task) { statistics<T, N>(x, partial, w, Place(w, task), k); };
   auto finish = [&](unsigned sample) {
-    const float *parts = partial + 3 * i64(sample) * w.chunks * channels;
+    const float *means = partial + 2 * sample * channels * w.chunks, *m2s = means + channels * w.chunks;
     const int length = k * w.chunks, team = team_for(length);
     for (int first = 0; first < groups; first += THREADS / team) {
       const int group = first + threadIdx.x / team, mine = group < groups ? group : groups - 1;
-      const Slots<2> slots{parts + mine * k, unsigned(channels), unsigned(k)};
-      const MeanAndVariance of(slots, length, w.rows * k, threadIdx.x % team, team, FoldGroup<1>());
+      const Chunks chunks{means + i64(mine) * length, m2s + i64(mine) * length, w};
+      const MeanAndVariance of(chunks, length, w.rows * k, threadIdx.x % team, team, FoldGroup<1>());
       if (group != mine || threadIdx.x % team) continue;
       const float origin = origin_at(x + sample * w.rows * channels + group * k);
       norm.put(sample * groups + group, Rounded(origin, of.mean), float(1 / sqrt(of.var + eps)));

@@ -189,7 +189,7 @@ def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups
                                                             held.adding)
         return y, *statistics
     t = _turns(samples, pixels, channels, x.dtype)
-    partial = empty((samples, t.walk.chunks, 3, channels), "float32")
+    partial = empty((samples, 2, channels, t.walk.chunks), "float32")
     _GROUP_NORM[t.kind](2 * t.tasks, x, *norm, y, eps, partial, counters(1 + samples), t.tasks, t.lag,
                         t.walk.block, channels // groups)
     return y, *statistics
