@@ -26,8 +26,8 @@ INLINE uint2 uniform(uint2 v) { return make_uint2(uniform(int(v.x)), uniform(int
 // Descriptor of an operand whose rows are swizzled over SPAN = 128, 64 or 32 bytes, as TMA does it, or not at all (0).
 //   K-major: 8 rows of SPAN bytes repeat every sbo; 32 bytes further in K add 2 to the descriptor.
 //   MN-major: 8 rows of SPAN bytes (8 of K) repeat every sbo, and the next SPAN bytes of M or N lie lbo further.
-//   SPAN = 0: 8 rows of 16 bytes stand together; the next 16 bytes of K lie lbo further, the next 8 rows sbo, or MN-major
-//   the next 16 bytes of M or N sbo, the next 8 of K lbo.
+//   SPAN = 0: 8 rows of 16 bytes stand together; the next 16 bytes of K lie lbo further, the next 8 rows sbo;
+//   MN-major: the next 16 bytes of M or N sbo, the next 8 of K lbo.
 // A tile begins at a multiple of 8 SPAN bytes, an operand at any of its rows.
 template <int SPAN = 128> INLINE uint64_t wgmma_desc(const void* tile, int lbo = 16, int sbo = 8 * SPAN) {
   static_assert(SPAN == 128 || SPAN == 64 || SPAN == 32 || SPAN == 0, "rows of 128, 64 or 32 bytes, or no swizzle");
