@@ -1,7 +1,7 @@
 """Elementwise ops on the GPU: a line here binds a line of a .cu file to its op; and what sets and converts elements.
 
     elementwise(ops.exp, "elementwise.cu", "x")           MAP1(exp, x, expf(x))
-    elementwise(elu, "mine.cu", "x", alpha="f32")         MAP1(elu, x, x > 0 ? x : alpha * expm1f(x), float alpha)
+    elementwise(elu, "elementwise.cu", "x", alpha="f32")  MAP1(elu, x, x > 0 ? x : alpha * expm1f(x), float alpha)
 
 See elementwise.cuh. The same call serves ops and .cu files of your own.
 """
