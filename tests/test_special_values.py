@@ -125,7 +125,7 @@ def test_is_pytorchs_at_every_size(cpu_kernels: str, name: str) -> None:
     for size in SIZES:
         x = tiled(size)
         for what, got, wanted in zip(("value", "gradient"), value_and_gradient(ours, x), expected):
-            # Of expm1 it is g (y + 1), as PyTorch's: near -1 the last place of y counts, and NumPy's depends on the CPU.
+            # Of expm1 it is g (y + 1), as PyTorch's: near -1 the last place of y counts; NumPy's depends on the CPU.
             atol = 2e-7 if (name, what) == ("expm1", "gradient") else TINY
             assert_alike(got, np.resize(wanted, size), x, f"{what} of {name}, {size} elements", rtol, atol)
 
