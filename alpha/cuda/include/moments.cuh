@@ -23,8 +23,3 @@ struct ExactSum {
   }
   INLINE float value() const { return rest == rest ? sum + rest : sum; }
 };
-INLINE ExactSum merge_sums(ExactSum a, const ExactSum &b) {
-  a.add(b.sum);
-  a.rest += b.rest;
-  return a;
-}

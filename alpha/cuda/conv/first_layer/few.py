@@ -6,9 +6,10 @@ import numpy as np
 
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
-from alpha.cuda.conv.first_layer.stem import Tiles, channels_refusal, float32_filters, tiles_of
+from alpha.cuda.conv.first_layer.stem import Tiles, channels_refusal, tiles_of
 from alpha.cuda.conv.planner import Candidate, Launch, precision_of
 from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
@@ -92,7 +93,7 @@ class FewFprop(Few):
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             b, relu = epilogue
-            kernel(grid, x, float32_filters(w), b, y, *sizes, relu)
+            kernel(grid, x, as_float32(w), b, y, *sizes, relu)
         return launch
 
 

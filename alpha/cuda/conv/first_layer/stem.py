@@ -16,7 +16,6 @@ from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import Tiling, stem_schedule
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, dgrad_slabs, oversized
-from alpha.cuda.ops.pointwise import convert
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
@@ -92,11 +91,6 @@ def tiles_of(desc: ConvDesc, positions: int, spare: int, sm_count: int) -> Tiles
                 best, least = tiles, cost
             most //= 2
     return best
-
-
-def float32_filters(w: Array) -> Array:
-    """Returns filters as first layers' kernels read them in every precision: parameters are float32 already."""
-    return w if w.dtype == "float32" else convert(w, "float32")
 
 
 def work_list(tiles: list[int], blocks: int) -> np.ndarray:

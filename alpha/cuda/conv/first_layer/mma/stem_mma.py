@@ -13,9 +13,10 @@ import numpy as np
 
 from alpha.cuda.conv.costs import RESERVED, Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
-from alpha.cuda.conv.first_layer.stem import PATCH, Tiles, channels_refusal, float32_filters, patch_of, tiles_of
+from alpha.cuda.conv.first_layer.stem import PATCH, Tiles, channels_refusal, patch_of, tiles_of
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -121,7 +122,7 @@ class StemMmaFprop(Candidate):
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             b, relu = epilogue
-            kernel(grid, x, float32_filters(w), b, y, *sizes, relu)
+            kernel(grid, x, as_float32(w), b, y, *sizes, relu)
         return launch
 
 
