@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpha import ops
+from alpha.config import config
+from alpha.errors import DataError
 from alpha.gradcheck import assert_equal_at
 from alpha.op import observers, registry
 from tests.op_orders import orders, torch_orders
@@ -73,6 +77,23 @@ def test_values_and_gradients_of_both_orders(name: str, data: Any) -> None:
     for second in (True, False):    # gradients that may be differentiated are made by other ops
         for k, (ours, theirs) in enumerate(zip(orders(case.ours, case.arrays, second=second), expected)):
             assert_equal_at(ours, theirs, rtol=1e-9, atol=1e-9, name=f"{name}, result {k}")
+
+
+@pytest.mark.torch    # some twins are drawn for what PyTorch has
+@settings(max_examples=4)
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("name", TWINS)
+@given(data=st.data())
+def test_nothing_warns_of_what_is_not_finite(name: str, kernels: bool, data: Any) -> None:
+    """Infinities, NaN and overflow go on as PyTorch lets them, without a warning of NumPy's."""
+    pytest.importorskip("torch")
+    case = TWINS[name](data.draw)
+    arrays = [a.astype(np.float32) for a in case.arrays]
+    for values in ([np.inf, -np.inf, 0], [np.nan, 1e38, 1e38], [0, -0.0]):
+        for a in arrays:
+            a.reshape(-1)[:len(values)] = values[:a.size]
+        with config(cpu_kernels=kernels), np.errstate(all="raise"), suppress(DataError):  # some losses refuse them
+            orders(case.ours, arrays)
 
 
 def called_by_twins() -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from alpha.cpu import native
+from alpha.cpu.half import quiet
 from alpha.cpu.memory import empty, empty_like
 from alpha.cpu.norm import to_sum_dtype
 from alpha.cpu.reduce import sums
@@ -26,6 +27,7 @@ def _check_labels(where: str, target: Array, classes: int, ignored: int = ops.NO
 
 
 @ops.label_cross_entropy.impl("cpu")
+@quiet
 def label_cross_entropy_cpu(logits: Array, target: Array, *, label_smoothing: float, reduction: str,
                             ignore_index: int) -> tuple[Array, Array, Array]:
     rows, classes = logits.shape
@@ -42,9 +44,8 @@ def label_cross_entropy_cpu(logits: Array, target: Array, *, label_smoothing: fl
         loss, stats = _losses(logits, np.where(ignored, 0, target), label_smoothing)
         loss[ignored], stats[:, ignored] = 0, 0
     if reduction != "none":
-        with np.errstate(invalid="ignore"):  # the mean of no rows is NaN
-            total = np.add.reduce(loss, dtype=np.float64)
-            loss = np.asarray(total / np.float64(count) if reduction == "mean" else total)
+        total = np.add.reduce(loss, dtype=np.float64)
+        loss = np.asarray(total / np.float64(count) if reduction == "mean" else total)  # of no rows: NaN
     return loss.astype(logits.dtype, copy=False), stats, np.asarray(count, stats.dtype)
 
 
@@ -66,6 +67,7 @@ def _losses(logits: Array, target: Array, label_smoothing: float) -> tuple[Array
 
 
 @ops.cross_entropy_grad.impl("cpu")
+@quiet
 def cross_entropy_grad_cpu(g: Array, logits: Array, target: Array, stats: Array, count: Array, *,
                            label_smoothing: float, reduction: str, ignore_index: int) -> Array:
     rows, classes = logits.shape
@@ -96,11 +98,11 @@ def label_mask_cpu(target: Array, *, classes: int, where: str) -> Array:
 
 
 @ops.binary_cross_entropy.impl("cpu")
+@quiet
 def binary_cross_entropy_cpu(p: Array, target: Array) -> Array:
     for name, x in (("p", p), ("target", target)):
         if x.size and not (x.min() >= 0 and x.max() <= 1) and (bad := x[(x < 0) | (x > 1)]).size:  # NaN is neither
             raise DataError(message("bce_loss", f"{name} has an element {bad[0]}, outside [0, 1]",
                                     "pass probabilities; logits go to bce_with_logits_loss"))
-    with np.errstate(divide="ignore"):
-        log_p, log_rest = np.maximum(np.log(p), -100), np.maximum(np.log1p(-p), -100)
+    log_p, log_rest = np.maximum(np.log(p), -100), np.maximum(np.log1p(-p), -100)
     return np.subtract((target - 1) * log_rest, target * log_p, out=empty_like(p))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from alpha.cpu import native
+from alpha.cpu.half import quiet
 from alpha.cpu.memory import empty
 from alpha.ops.conv_desc import Axis, Pair
 from alpha.ops.pool import (
@@ -81,6 +82,7 @@ def adaptive_max_pool2d_cpu(x: Array, *, output_size: Pair) -> tuple[Array, Arra
 
 
 @pool_scatter.impl("cpu")
+@quiet
 def pool_scatter_cpu(x: Array, index: Array, *, hw: Pair) -> Array:
     n, _, _, c = x.shape
     y = empty((n, *hw, c), x.dtype)
@@ -92,8 +94,7 @@ def pool_scatter_cpu(x: Array, index: Array, *, hw: Pair) -> Array:
     _check_range("pool_scatter", index, hw)
     images = np.arange(n).reshape(n, 1, 1, 1) * (hw[0] * hw[1])
     places = ((images + index) * c + np.arange(c)).reshape(-1)
-    with np.errstate(all="ignore"):
-        y[...] = np.bincount(places, x.reshape(-1), y.size).reshape(y.shape)  # adds in float64
+    y[...] = np.bincount(places, x.reshape(-1), y.size).reshape(y.shape)  # adds in float64
     return y
 
 
@@ -111,6 +112,7 @@ def pool_gather_cpu(x: Array, index: Array) -> Array:
 
 
 @avg_pool2d.impl("cpu")
+@quiet
 def avg_pool2d_cpu(x: Array, *, count_include_pad: bool, **window: Pair) -> Array:
     h, w = pool_axes("avg_pool2d", x.shape, **window)
     if native.usable(x):
@@ -125,6 +127,7 @@ def avg_pool2d_cpu(x: Array, *, count_include_pad: bool, **window: Pair) -> Arra
 
 
 @avg_pool2d_backward.impl("cpu")
+@quiet
 def avg_pool2d_backward_cpu(g: Array, *, hw: Pair, count_include_pad: bool, **window: Pair) -> Array:
     x_shape = len(g), *hw, g.shape[3]
     if native.usable(g):
