@@ -5,30 +5,28 @@ from __future__ import annotations
 import heapq
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.wgmma import schedule, schedule_held
+from alpha.cuda.conv.wgmma import pixels as module
+from alpha.cuda.conv.wgmma import schedule_held
+from alpha.cuda.conv.wgmma.boxes import ROWS
+from alpha.cuda.conv.wgmma.pixels import CHUNK, CLASS, STEP, field, pixels_of
 from alpha.cuda.conv.wgmma.schedule import (
-    CHUNK,
-    CLASS,
     END,
     ITEM,
     ITEM_SIZE,
-    ROWS,
-    STEP,
     Costs,
-    dgrad_pixels,
+    Tiles,
     estimate,
-    fprop_pixels,
     last_load,
     longest_first,
-    paired,
     work_list,
 )
-from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
+from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan
 from alpha.gradcheck import assert_equal_at
 from benchmarks.shapes import SHAPES
 from tests.conv_cases import CASES, small_cases, square
@@ -46,6 +44,7 @@ ALIGNED = (  # by where their runs begin; dgrad has the channels the other way r
 PAIRS = (square("neighbours", 5, 6, 64, 128, 3, 1, 1), square("odd width", 3, 7, 128, 64, 5, 1, 2),
          square("of one tap", 9, 5, 64, 64, 1), square("strided", 3, 9, 64, 64, 5, 2, 2),
          square("groups of 64", 2, 6, 128, 128, 3, 1, 1, groups=2))
+fprop_pixels, dgrad_pixels = (partial(pixels_of.__wrapped__, pass_name) for pass_name in ("fprop", "dgrad"))
 PASSES = {"fprop": fprop_pixels, "dgrad": dgrad_pixels}
 
 
@@ -113,9 +112,8 @@ def interpret(work, pixels, images, columns, read, w, out_shape, tile_rows=ROWS)
 
 
 def check(case, pass_name, images, columns, sm_count, rows=ROWS, pairs=False, make=work_list):
-    pixels = PASSES[pass_name](case.desc)
-    pixels = paired(pixels) if pairs else pixels
-    work = make(pixels, images, columns, sm_count, rows=rows)
+    pixels = PASSES[pass_name](case.desc, pairs)
+    work = make(Tiles(pixels, images, columns, sm_count, rows=rows))
     a = integers(case.desc.x_shape if pass_name == "fprop" else case.desc.y_shape, 1)
     w = integers(case.w_shape, 2)
     if pass_name == "fprop":
@@ -140,7 +138,7 @@ def test_work_lists_give_the_convolution_and_its_gradient(pass_name, tile):
 @pytest.mark.parametrize("case", ALIGNED, ids=lambda case: case.name)
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_chunks_begin_at_lines_of_memory(monkeypatch, pass_name, case, tile):
-    monkeypatch.setattr(schedule, "ALIGNED_FROM", 1)
+    monkeypatch.setattr(module, "ALIGNED_FROM", 1)
     if pass_name == "dgrad":
         case = replace(case, ic=case.oc, oc=case.ic)
     found = [*entries(check(case, pass_name, *tile))]
@@ -161,7 +159,7 @@ def test_pairs_of_outputs_share_what_they_read(pass_name, images):
     for case in (*SMALL, *PAIRS):
         found = [*entries(check(case, pass_name, images, 64, 3, pairs=True))]
         shared += any(c["pair"] for c in found)
-        c = dict(zip(CLASS, paired(PASSES[pass_name](case.desc)).classes.T.astype(np.int64)))
+        c = dict(zip(CLASS, PASSES[pass_name](case.desc, pairs=True).classes.T.astype(np.int64)))
         outputs = np.where(c["pair"] > 0, 2 * (c["runs_w"] - 1), c["runs_w"]) * c["pixels"] * c["runs_h"] * c["length"]
         assert 2 * outputs.sum() * case.n * PASSES[pass_name](case.desc).columns * case.groups == case.desc.useful_flops
     assert shared >= len(PAIRS) - 1  # the strided one in dgrad alone
@@ -174,11 +172,11 @@ def test_pairs_are_made_where_taps_are_as_far_apart_as_outputs():
     near, far = square("", 2, 9, 64, 64, 3, 1, 1), square("", 2, 9, 64, 64, 3, 2, 1)
     dilated, one = square("", 2, 9, 64, 64, 3, 1, 2, 2), square("", 2, 9, 64, 64, 1, 2)
     for case, fprop, dgrad in ((near, 1, 1), (far, 0, 2), (dilated, 0, 0), (one, 1, 2)):
-        for pixels, distance in ((fprop_pixels(case.desc), fprop), (dgrad_pixels(case.desc), dgrad)):
-            apart = schedule.field(paired(pixels).classes, "pair")
+        for pixels, distance in ((fprop_pixels, fprop), (dgrad_pixels, dgrad)):
+            apart = field(pixels(case.desc, pairs=True).classes, "pair")
             assert apart.max() == distance, case
     narrow = replace(near, ic=96, oc=96)  # the rows of its chunks are not those of one tap
-    assert not schedule.field(paired(fprop_pixels(narrow.desc)).classes, "pair").any()
+    assert not field(fprop_pixels(narrow.desc, pairs=True).classes, "pair").any()
 
 
 @pytest.mark.parametrize("pass_name", PASSES)
@@ -212,7 +210,7 @@ def test_held_filters_are_those_that_an_entry_reads(pass_name):
     for case in (*SMALL, *NARROW):
         pixels = PASSES[pass_name](case.desc)
         for units in (1, 7, 132):
-            work, loads = held_list(pixels, 8, 64, units), 0
+            work, loads = held_list(Tiles(pixels, 8, 64, units)), 0
             assert work.slots == 0 and work.sliced.shape == (0, ITEM_SIZE)
             for block in work.items:
                 held = None
@@ -229,7 +227,8 @@ def test_multiprocessors_have_as_much_to_do_as_each_other():
     for case in (square("", 512, 16, 160, 528, 1), square("", 512, 8, 128, 512, 1), square("", 8, 16, 96, 528, 1),
                  square("", 64, 16, 16, 48, 3, 1, 1)):
         pixels = fprop_pixels(case.desc)
-        work, load, kinds = held_list(pixels, 128, 192, 132, costs), [], []
+        tiles = Tiles(pixels, 128, 192, 132, costs)
+        work, load, kinds = held_list(tiles), [], []
         for block in work.items:
             found = [*entries(work._replace(items=block[None]))]
             kinds.append(sum(c["slot"] for c in found))
@@ -237,21 +236,21 @@ def test_multiprocessors_have_as_much_to_do_as_each_other():
             tails = [0.3 + 0.7 * (c["length"] % CHUNK) / CHUNK for c in found]
             load.append(sum(c["whole"] + (c["blocks"] - c["whole"]) * tail + 1 + s
                             for c, tail, s in zip(found, tails, share)) + 3.0 * kinds[-1])
-        makespan, mean = held_makespan(pixels, 128, 192, 132, costs)
+        makespan, mean = held_makespan(tiles)
         assert (makespan, mean) == pytest.approx((max(load), np.mean(load)))
         if case.f == 1:
-            assert makespan - mean <= most_blocks(pixels) + costs.tile + costs.filters
+            assert makespan - mean <= pixels.most_blocks + costs.tile + costs.filters
             assert np.mean(kinds) < 1.1
 
 
 def test_multiprocessors_are_at_the_same_images():
     """Of 16 images of each of three tiles of columns, which 12 multiprocessors go through side by side."""
-    work = held_list(fprop_pixels(square("", 128 * 16, 1, 64, 576, 1).desc), 128, 192, 12)
+    work = held_list(Tiles(fprop_pixels(square("", 128 * 16, 1, 64, 576, 1).desc), 128, 192, 12))
     images = [[c["image"] // 128 for c in entries(work._replace(items=block[None]))] for block in work.items]
     assert images == [[k, 4 + k, 8 + k, 12 + k] for k in range(4)] * 3
     assert {c["column"] for c in entries(work._replace(items=work.items[4:8]))} == {192}
     for units in (5, 7):  # some change to other columns on the way
-        work = held_list(fprop_pixels(square("", 128 * 64, 1, 64, 576, 1).desc), 128, 192, units)
+        work = held_list(Tiles(fprop_pixels(square("", 128 * 64, 1, 64, 576, 1).desc), 128, 192, units))
         for block in work.items:
             images = np.array([c["image"] // 128 for c in entries(work._replace(items=block[None]))])
             assert np.abs((images + 0.5) / 64 - (np.arange(images.size) + 0.5) / images.size).max() < 0.2
@@ -259,9 +258,9 @@ def test_multiprocessors_are_at_the_same_images():
 
 def test_filters_are_held_where_they_have_room(monkeypatch):
     tile = next(c for c in wgmma.CANDIDATES if c.pass_name == "fprop" and c.tile.held == 6 and c.tile.rows == ROWS)
-    assert most_blocks(fprop_pixels(square("", 64, 8, 32, 32, 3, 1, 1).desc)) == 6
-    assert most_blocks(fprop_pixels(square("", 64, 8, 40, 32, 3, 1, 1).desc)) == 6
-    assert most_blocks(fprop_pixels(square("", 64, 8, 384, 32, 1).desc)) == 6
+    assert fprop_pixels(square("", 64, 8, 32, 32, 3, 1, 1).desc).most_blocks == 6
+    assert fprop_pixels(square("", 64, 8, 40, 32, 3, 1, 1).desc).most_blocks == 6
+    assert fprop_pixels(square("", 64, 8, 384, 32, 1).desc).most_blocks == 6
     monkeypatch.setitem(wgmma.context.__dict__, "arch", "sm_90a")
     assert not tile.rejection(square("", 64, 8, 384, 32, 1).desc)
     assert tile.rejection(square("", 64, 8, 392, 32, 1).desc) == "the filters of a sum are 7 blocks, room is for 6"
@@ -283,16 +282,16 @@ def test_no_product_with_a_padded_or_inserted_zero_is_made(pass_name):
 def test_rows_of_taps_are_summed_over_in_as_few_blocks_as_hold_them(pass_name, channels, filter_size, blocks):
     case = square("", 8, 9, channels, channels, filter_size, 1, filter_size // 2)
     inner = PASSES[pass_name](case.desc)
-    tiles = [entry for entry in entries(work_list(inner, 8, 64, 1)) if entry["pixels"] == (10 - filter_size) ** 2]
-    assert {entry["blocks"] for entry in tiles} == {blocks}
+    found = [*entries(work_list(Tiles(inner, 8, 64, 1)))]
+    assert {entry["blocks"] for entry in found if entry["pixels"] == (10 - filter_size) ** 2} == {blocks}
 
 
 def test_what_is_left_of_a_chunk_costs_its_share():
     """48 of 64 values, in each of three rows."""
-    one = square("", 8, 1, 16, 16, 1).desc
-    assert estimate(fprop_pixels(one), 8, 64, 1, Costs(0.0, block=0.2))[0] == pytest.approx(0.2 + 0.8 / 4)
+    one, costs = square("", 8, 1, 16, 16, 1).desc, Costs(0.0, block=0.2)
+    assert estimate(Tiles(fprop_pixels(one), 8, 64, 1, costs))[0] == pytest.approx(0.2 + 0.8 / 4)
     row = replace(one, w=replace(one.w, i=3, f=3))
-    assert estimate(fprop_pixels(row), 8, 64, 1, Costs(0.0, block=0.2))[0] == pytest.approx(0.2 + 0.8 * 3 / 4)
+    assert estimate(Tiles(fprop_pixels(row), 8, 64, 1, costs))[0] == pytest.approx(0.2 + 0.8 * 3 / 4)
 
 
 def test_lists_are_whole_and_the_makespan_is_that_of_the_busiest_block():
@@ -301,8 +300,8 @@ def test_lists_are_whole_and_the_makespan_is_that_of_the_busiest_block():
         if shape.desc.oc % CHUNK:
             continue
         by_image = shape.desc.h.s > 1
-        whole = dgrad_pixels(shape.desc), 128, 128, 132, costs
-        work = work_list(*whole, by_image=by_image)
+        whole = Tiles(dgrad_pixels(shape.desc), 128, 128, 132, costs)
+        work = work_list(whole, by_image)
         assert 1 <= len(work.items) <= 132 and work.items.shape[2] == ITEM_SIZE >= len(ITEM)
         load = []
         for block in work.items:
@@ -313,17 +312,17 @@ def test_lists_are_whole_and_the_makespan_is_that_of_the_busiest_block():
             assert (np.lexsort((np.arange(end), -cost, image)) == np.arange(end)).all()
             load.append(cost.sum())
         added = 1.0 + 0.25 * work.slots if work.slots else 0.0
-        assert max(load) + added == pytest.approx(estimate(*whole)[0])
+        assert max(load) + added == pytest.approx(estimate(whole)[0])
         assert work.sliced[:, ITEM.index("slice")].sum() == work.slots
 
 
 def test_below_one_wave_sums_are_cut_where_that_is_faster():
     few = square("", 128, 2, 512, 512, 3, 1, 1).desc            # 16 tiles of 32 blocks
-    whole = fprop_pixels(few), 128, 128, 132, Costs(3.0, 1e6, 0.0)
-    cut = fprop_pixels(few), 128, 128, 132
-    assert work_list(*whole).slots == 0 and estimate(*whole)[0] == 35
-    assert work_list(*cut).slots == 128 and estimate(*cut)[0] < 15
-    many = work_list(fprop_pixels(replace(few, n=4096)), 128, 128, 132)
+    cut = Tiles(fprop_pixels(few), 128, 128, 132)
+    whole = cut._replace(costs=Costs(3.0, 1e6, 0.0))
+    assert work_list(whole).slots == 0 and estimate(whole)[0] == 35
+    assert work_list(cut).slots == 128 and estimate(cut)[0] < 15
+    many = work_list(Tiles(fprop_pixels(replace(few, n=4096)), 128, 128, 132))
     assert many.slots == 0
 
 

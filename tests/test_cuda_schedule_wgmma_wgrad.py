@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from alpha.cuda.conv.costs import time_us
-from alpha.cuda.conv.wgmma.schedule_cluster import at_a_time
+from alpha.cuda.conv.wgmma.schedule import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import UNIT_FIELDS, WORKSPACE_BYTES, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import BLOCK, Tiling, longest_chain
 from alpha.cuda.conv.wgmma.wgrad import CANDIDATES

@@ -11,6 +11,7 @@ from alpha.config import config
 from alpha.cuda.conv import planner, wgmma
 from alpha.cuda.conv.costs import Cost, Stage
 from alpha.cuda.conv.wgmma import Wgmma
+from alpha.cuda.conv.wgmma.pixels import pixels_of
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -60,7 +61,7 @@ def no_products(monkeypatch) -> None:
 @pytest.fixture
 def fresh_schedules() -> Iterator[None]:
     """Schedules are made with the constants that a test sets, and forgotten with them."""
-    caches = wgmma._estimate, *wgmma.PIXELS.values()
+    caches = wgmma._estimate, pixels_of
     for cache in caches:
         cache.cache_clear()
     yield

@@ -17,7 +17,7 @@ level that reaches them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
@@ -25,13 +25,12 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.ops.coconv_desc import CoConvDesc
-from alpha.ops.conv_desc import Axis, ConvDesc, Pair, Shape, TapClass, ceil_div
+from alpha.ops.conv_desc import Axis, ConvDesc, Shape, TapClass, ceil_div
 
 FIELDS = ("rows", "width", "in_", "in_h", "in_w", "out", "out_h", "out_w", "taps_h", "taps_w", "tap_in_h", "tap_in_w",
           "w", "tap_w_h", "tap_w_w", "channels", "columns", "first", "segments")
 LENGTH = [FIELDS.index(name) for name in ("taps_h", "taps_w", "channels")]
 Classes = tuple[TapClass, ...]
-Run = tuple[int, int, int]
 Levels = tuple[tuple[int, ConvDesc], ...]  # first channel of y, convolution
 LIMIT = 1 << 31  # what the kernel's 32-bit integers hold
 POINT = Axis(i=1, o=1, f=1, s=1, p=0, d=1)  # of maps and filters of one pixel: a convolution that is a product
@@ -99,17 +98,6 @@ def oversized(desc: ConvDesc) -> str | None:
 def is_product(desc: ConvDesc) -> bool:
     """Tells whether a convolution has 1x1 filters that move by one: a product of pixels and filters."""
     return all((axis.f, axis.s, axis.p) == (1, 1, 0) for axis in (desc.h, desc.w))
-
-
-def grids(h_classes: Classes, w_classes: Classes, spacing: Pair) -> Iterator[tuple[TapClass, TapClass, bool, Run, Run]]:
-    """Yields evenly spaced positions that read the same taps: the classes of height and width, whether these have any
-    tap in common, and (first, step, count) of the positions along each axis.
-
-    spacing: distance of neighbours, (height, width).
-    """
-    h_runs, w_runs = _runs([h_classes], spacing[0]), _runs([w_classes], spacing[1])
-    for ((h,), h0, h_count), ((w,), w0, w_count) in product(h_runs, w_runs):
-        yield h, w, h.count * w.count > 0, (h0, spacing[0], h_count), (w0, spacing[1], w_count)
 
 
 def _levels(desc: ConvDesc | CoConvDesc) -> Levels:

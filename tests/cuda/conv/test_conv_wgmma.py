@@ -163,13 +163,12 @@ def test_every_tile_is_right_in_every_mode(device, pass_name, case):
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_chunks_begin_at_lines_of_memory(device, monkeypatch, fresh_schedules, pass_name):
-    from alpha.cuda.conv import wgmma
-    from alpha.cuda.conv.wgmma import schedule as schedule_wgmma
-    monkeypatch.setattr(schedule_wgmma, "ALIGNED_FROM", 1)
+    from alpha.cuda.conv.wgmma import pixels
+    monkeypatch.setattr(pixels, "ALIGNED_FROM", 1)
     for case in ALIGNED[1:] if CHECKED else ALIGNED:
         if pass_name == "dgrad":
             case = replace(case, ic=case.oc, oc=case.ic)
-        assert schedule_wgmma.field(wgmma.PIXELS[pass_name](case.desc).classes, "lead").any()
+        assert pixels.field(pixels.pixels_of(pass_name, case.desc).classes, "lead").any()
         for tile in fitting(pass_name, case):
             check(tile, case)
 

@@ -13,11 +13,10 @@ import numpy as np
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, POINT, is_product, oversized
-from alpha.cuda.conv.wgmma import schedule
-from alpha.cuda.conv.wgmma.boxes import STORED_ROWS, Box, steps, tile_boxes
-from alpha.cuda.conv.wgmma.schedule import CHUNK, ROWS, Costs, Pixels, WorkList, field, paired
-from alpha.cuda.conv.wgmma.schedule_cluster import cluster_list, cluster_makespan
-from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
+from alpha.cuda.conv.wgmma.boxes import ROWS, STORED_ROWS, Box, tile_boxes
+from alpha.cuda.conv.wgmma.pixels import CHUNK, Pixels, field, pixels_of
+from alpha.cuda.conv.wgmma.schedule import Costs, Tiles, WorkList, cluster_list, cluster_makespan, estimate, work_list
+from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan
 from alpha.cuda.lazy import EXACT_ARGS, KEEP, UNFLAGGED, Operand, exact, operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
@@ -38,8 +37,6 @@ CONSUMERS = 2                   # of a block, each with its slot of statistics; 
 LEAST_COUNTED = 64              # channels of which those are counted: of fewer a tile's sums are too short to hide it
 ALONE = range(1, 2)             # lengths of runs, where each has one tap
 READ_BY = {"fprop": ("activation", "weight"), "dgrad": ("gradient", "weight"), "wgrad": ("activation", "gradient")}
-PIXELS: dict[str, Callable[[ConvDesc], Pixels]] = {
-    "fprop": lru_cache(maxsize=256)(schedule.fprop_pixels), "dgrad": lru_cache(maxsize=256)(schedule.dgrad_pixels)}
 
 
 class Mode(NamedTuple):
@@ -103,7 +100,7 @@ class Tile(NamedTuple):
     pairs: bool = False    # of outputs, as many of them
     held: int = 0          # blocks of filters that stay in shared memory; see schedule_held.py
     only: str = ""         # the pass that it serves: in the other it gains nothing; dgrad copies 64 columns at a time
-    cluster: int = 1       # blocks that share a tile; see schedule_cluster.py
+    cluster: int = 1       # blocks that share a tile; see schedule.py
 
     @property
     def consumers(self) -> int:
@@ -115,12 +112,11 @@ class Tile(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Which boxes a tile has, the pass in these, what its list is made by, and the list's time in microseconds; and how
-    long multiprocessors wait where filters are held: for these, and at the end for others that hold other ones."""
+    """Which boxes a tile has, the tiles of the pass, and the time of their list in microseconds; and how long
+    multiprocessors wait where filters are held: for these, and at the end for others that hold other ones."""
 
     box: Box
-    pixels: Pixels
-    costs: Costs
+    tiles: Tiles
     us: float
     wait_us: float
 
@@ -193,14 +189,14 @@ class Wgmma(OnOperands):
             return refused
         if self.tile.pairs and not field(self._pixels(desc).classes, "pair").any():
             return "no outputs beside each other share what they read in chunks of 64"
-        if self.tile.held and (blocks := most_blocks(self._pixels(desc))) > self.tile.held:
+        if self.tile.held and (blocks := self._pixels(desc).most_blocks) > self.tile.held:
             return f"the filters of a sum are {blocks} blocks, room is for {self.tile.held}"
         if self.tile.columns % (OUT_ROW // ITEMSIZE[self.writes]) and self._columns(desc) > self.tile.columns:
             return f"tiles of {self.tile.columns} columns end within a box that is stored: one has all columns, or none"
         return None
 
     def _pixels(self, desc: ConvDesc) -> Pixels:
-        return _pixels(self.pass_name, pixels_as_images(desc), self.tile.pairs)
+        return pixels_of(self.pass_name, pixels_as_images(desc), self.tile.pairs)
 
     def _columns(self, desc: ConvDesc) -> int:
         return (desc.oc if self.pass_name == "fprop" else desc.ic) // desc.groups
@@ -234,14 +230,12 @@ class Wgmma(OnOperands):
     def plan(self, desc: ConvDesc) -> tuple[Box, WorkList]:
         """Returns the boxes of a tile, and the work list that is done first."""
         desc = pixels_as_images(desc)
-        found = self._estimate(desc)
-        tile = found.pixels, found.box.images, self.tile.columns, device().sm_count, found.costs
+        box, tiles, us, _ = self._estimate(desc)
         if self.tile.held:
-            return found.box, held_list(*tile, rows=self.tile.rows)
+            return box, held_list(tiles)
         if self.tile.cluster > 1:
-            return found.box, cluster_list(*tile[:3], rows=self.tile.rows, size=self.tile.cluster)
-        by_image = self._memory_us(desc) > BY_IMAGE * found.us
-        return found.box, schedule.work_list(*tile, rows=self.tile.rows, by_image=by_image)
+            return box, cluster_list(tiles, self.tile.cluster)
+        return box, work_list(tiles, by_image=self._memory_us(desc) > BY_IMAGE * us)
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue).
@@ -251,8 +245,8 @@ class Wgmma(OnOperands):
         """
         desc = pixels_as_images(desc)
         batch, height, width, of_y = out_shape = desc.y_shape if self.pass_name == "fprop" else desc.x_shape
-        box, work = self.plan(desc)
-        pixels, packed, maps = self._estimate(desc).pixels, box.packed(self.pass_name, desc), self._maps(desc, channels)
+        (box, work), pixels = self.plan(desc), self._estimate(desc).tiles.pixels
+        packed, maps = box.packed(self.pass_name, desc), self._maps(desc, channels)
         (grid, entries, _), items = work.items.shape, upload(work.items)
         tile_floats, clustered = self.tile.rows * self.tile.columns, self.tile.cluster > 1
         sliced, sum_grid = upload(work.sliced), (tile_floats // 4 // SUM_THREADS, len(work.sliced))
@@ -284,9 +278,9 @@ class Wgmma(OnOperands):
     def _maps(self, desc: ConvDesc, channels: int) -> Callable[..., tuple[Any, ...]]:
         """Returns what makes MAPS of a launch, of x or g, of w and of the output, and the numbers of the first of w and
         of the output.  channels: see above."""
-        fprop, (box, pixels, *_) = self.pass_name == "fprop", self._estimate(desc)
+        fprop, (box, (pixels, *_), *_) = self.pass_name == "fprop", self._estimate(desc)
         in_shape, out_shape = (desc.x_shape, desc.y_shape) if fprop else (desc.y_shape, desc.x_shape)
-        in_steps, out_steps = steps(self.pass_name, desc) if box.height * box.width > 1 else ((1, 1), (1, 1))
+        in_steps, out_steps = box.apart(self.pass_name, desc)
         # rows of a box beyond the tensor take TMA three times as long as others: the last tile has a box of its own
         tail = (pixels.columns % self.tile.columns,) if pixels.columns % self.tile.columns else ()
         w_runs, heights = (pixels.runs, (self.tile.columns, *tail)) if fprop else (ALONE, (pixels.unit,))
@@ -308,12 +302,6 @@ class Wgmma(OnOperands):
             y = _image_maps(y_ptr, y_dtype, out_shape, 1, groups, ALONE, out_box, out_steps, channels)
             return *maps_argument(x + w + y), len(x) // NBYTES, len(x + w) // NBYTES
         return maps
-
-
-@lru_cache(maxsize=512)
-def _pixels(pass_name: str, desc: ConvDesc, pairs: bool) -> Pixels:
-    pixels = PIXELS[pass_name](desc)
-    return paired(pixels) if pairs else pixels
 
 
 def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, box: Shape,
@@ -362,31 +350,31 @@ def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: 
 
 @lru_cache(maxsize=1024)
 def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device, pooled: bool = False) -> Estimate:
-    pixels, c = _pixels(pass_name, desc, tile.pairs), on.table.wgmma
+    pixels, c = pixels_of(pass_name, desc, tile.pairs), on.table.wgmma
     whole_us, end_us, *alone_us = (us * on.slower for us in c.tiles[mode.times][str(tile._replace(cluster=1))])
     few, copied_us = _copies(pass_name, desc, pixels, tile, mode.planes, c)
     stored = min(1.0, pixels.columns / tile.columns)
     slot_us = tile.rows * tile.columns * ITEMSIZE["float32"] / (c.sum_l2 * on.l2)
     end_us *= ITEMSIZE[mode.writes] / 2
     cluster_us = c.cluster_us * (tile.cluster > 1) * on.slower
-    held_us = (tile.held > 0) * most_blocks(pixels) * mode.planes * 2 * CHUNK * tile.columns / c.held_bytes_per_us
+    held_us = (tile.held > 0) * pixels.most_blocks * mode.planes * 2 * CHUNK * tile.columns / c.held_bytes_per_us
     found = []
     for box, of_boxes in tile_boxes(pass_name, desc, tile.rows, pixels, not (tile.pairs or tile.held), pooled):
         block_us = max(whole_us, copied_us) + c.box_us * max(0, tile.rows // box.rows - c.free_boxes)
         costs = Costs(*(us / block_us for us in (stored * end_us + cluster_us, c.sum_us, slot_us)),
                       block=1.0 if few and not tile.held else c.part, filters=held_us / block_us,
                       alone=max(*alone_us, copied_us) / block_us if tile.pairs else 1.0)
-        cut, wait_us = (of_boxes, box.images, tile.columns, on.sm_count, costs), 0.0
+        tiles, wait_us = Tiles(of_boxes, box.images, tile.columns, on.sm_count, costs, tile.rows), 0.0
         if tile.held:
-            makespan, mean = held_makespan(*cut, rows=tile.rows)
+            makespan, mean = held_makespan(tiles)
             wait_us = held_us + c.idle_seen * (makespan - mean) * block_us
         elif tile.cluster > 1:
-            makespan = cluster_makespan(*cut, rows=tile.rows, size=tile.cluster)
+            makespan = cluster_makespan(tiles, tile.cluster)
         else:
-            makespan, _ = schedule.estimate(*cut, rows=tile.rows)
-        found.append(Estimate(box, of_boxes, costs, makespan * block_us, wait_us))
+            makespan, _ = estimate(tiles)
+        found.append(Estimate(box, tiles, makespan * block_us, wait_us))
     return min(found, key=lambda one: one.us)
 
 
-CANDIDATES = tuple(Wgmma(pass_name, mode, tile) for pass_name in PIXELS for mode in TILES for tile in TILES[mode]
-                   if tile.only in ("", pass_name))
+CANDIDATES = tuple(Wgmma(pass_name, mode, tile) for pass_name in ("fprop", "dgrad") for mode in TILES
+                   for tile in TILES[mode] if tile.only in ("", pass_name))

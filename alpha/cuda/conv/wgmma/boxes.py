@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
-from alpha.cuda.conv.wgmma.schedule import ROWS, Pixels, dgrad_pixels, field, fprop_pixels
-from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
+from alpha.cuda.conv.wgmma.pixels import Pixels, boxed, steps
+from alpha.ops.conv_desc import ConvDesc, Pair, ceil_div
 
 STRIDES = (1, 2, 4)            # for which there are maps of each residue class
 IMAGES = (128, 64, 32, 16, 8)  # of a tile's pixel; rows / images boxes make up a tile
+ROWS = 128                     # of a tile, as a rule
 MOST_PIXELS = 16               # of a tile: a lane of the producer has one, or a box of filters
 STORED_ROWS = 64               # that are stored at once
 LEAST_ROWS = 8                 # of a box: the swizzle has it begin at a multiple of 1024 bytes
@@ -39,10 +38,14 @@ class Box(NamedTuple):
     def rows(self) -> int:
         return self.images * self.height * self.width
 
+    def apart(self, pass_name: str, desc: ConvDesc) -> tuple[Pair, Pair]:
+        """Returns how far its positions lie apart, as `steps` does."""
+        return steps(pass_name, desc) if self.height * self.width > 1 else ((1, 1), (1, 1))
+
     def packed(self, pass_name: str, desc: ConvDesc) -> int:
         """Returns the box as conv_wgmma_producer.cuh reads it, with how far its positions lie apart."""
-        apart = steps(pass_name, desc) if self.height * self.width > 1 else ((1, 1), (1, 1))
-        numbers = (self.rows, self.height, self.width, *apart[0], *apart[1])
+        read, written = self.apart(pass_name, desc)
+        numbers = (self.rows, self.height, self.width, *read, *written)
         return sum((number.bit_length() - 1) << 4 * k for k, number in enumerate(numbers))
 
     @property
@@ -60,75 +63,6 @@ class Box(NamedTuple):
     def halved(self) -> Box:
         """Returns the windows of 2 x 2 in it."""
         return Box(self.images, self.height // 2, self.width // 2)
-
-
-class Span(NamedTuple):
-    """Boxes that follow each other along an axis and read the same taps, as TapClass has them."""
-
-    boxes: int
-    position: int
-    start: int
-    tap: int
-    count: int
-    tap_step: int
-    step: int
-
-
-def steps(pass_name: str, desc: ConvDesc) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Returns how far the positions of a box lie apart in what is read, and in what is written: (height, width)."""
-    strides = desc.h.s, desc.w.s
-    return (strides, (1, 1)) if pass_name == "fprop" else ((1, 1), strides)
-
-
-@lru_cache(maxsize=1024)
-def boxed(pass_name: str, desc: ConvDesc, height: int, width: int, trimmed: bool) -> Pixels:
-    """Returns a pass whose pixels are boxes."""
-    pixels = (fprop_pixels if pass_name == "fprop" else dgrad_pixels)(desc)
-    (in_h, in_w), (out_h, out_w) = steps(pass_name, desc)
-    rows, found = _spans(pass_name, desc.h, height, trimmed), []
-    for h in rows:
-        for w in _spans(pass_name, desc.w, width, trimmed):
-            taps = h.count * w.count > 0
-            found.append((
-                h.boxes * w.boxes, w.boxes, h.start, height * in_h, w.start, width * in_w,
-                h.position, height * out_h, w.position, width * out_w, h.count * taps, w.count * taps, h.step, w.step,
-                h.tap, h.tap_step, w.tap, w.tap_step, 1, pixels.channels, 0, 0))
-    classes = np.array(found, dtype=np.int32)
-    order = np.argsort(-field(classes, "runs_h") * field(classes, "runs_w"), kind="stable")
-    return pixels._replace(classes=classes[order], side=(height, width))
-
-
-@lru_cache(maxsize=4096)
-def _spans(pass_name: str, axis: Axis, side: int, trimmed: bool) -> tuple[Span, ...]:
-    """side: positions of a box."""
-    fprop = pass_name == "fprop"
-    classes, spacing, start_step = ((axis.fprop_classes, 1, axis.s) if fprop else (axis.dgrad_classes, axis.s, 1))
-    taps = {p: (c, start) for c in classes for p, start in zip(c.positions, c.starts)}
-    found: list[Span] = []
-    for residue in range(min(spacing, len(taps))):
-        positions = range(residue, len(taps), spacing)
-        width = side if trimmed else len(positions)
-        for first in range(0, len(positions), width):
-            span = _united([taps[p] for p in positions[first:first + width]], positions[first], start_step)
-            span = span._replace(boxes=ceil_div(len(positions[first:first + width]), side))
-            last = found[-1] if found else None
-            if first and last and (last.tap, last.count) == (span.tap, span.count):
-                found[-1] = last._replace(boxes=last.boxes + span.boxes)
-            else:
-                found.append(span)
-    return tuple(found)
-
-
-def _united(members: list[tuple[TapClass, int]], position: int, start_step: int) -> Span:
-    """Returns a span of one box: the taps that any of its positions reads, from where its first position meets them."""
-    there = [(k, c, start) for k, (c, start) in enumerate(members) if c.count]
-    if not there:
-        return Span(1, position, 0, 0, 0, 1, 1)
-    k, c, start = there[0]
-    firsts = [(other.tap - c.tap) // c.tap_step for _, other, _ in there]  # taps, counted from c's first one
-    first, end = min(firsts), max(at + other.count for at, (_, other, _) in zip(firsts, there))
-    return Span(1, position, start - k * start_step + first * c.step, c.tap + first * c.tap_step, end - first,
-                c.tap_step, c.step)
 
 
 @lru_cache(maxsize=1024)

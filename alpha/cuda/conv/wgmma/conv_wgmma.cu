@@ -16,7 +16,7 @@
 // Loads:    a TMA box is {64 of a run, width, height, `images`, 1}: one pixel, or of few images positions side by side
 //           (boxes.py). Padding, stride and dilation are coordinates. What does not exist arrives as zeros, or as images
 //           of the other plane and filters of another tile, whose sums are not stored
-// Clusters: BLOCKS_TOGETHER blocks may share a tile, of whose sum each makes a slice (schedule_cluster.py); they add up
+// Clusters: BLOCKS_TOGETHER blocks may share a tile, of whose sum each makes a slice (schedule.py); they add up
 //           what the others show in shared memory, and store it from registers
 // Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied, but in boxes at a map's border. A position without taps gets a sum of 0 blocks

@@ -11,7 +11,7 @@ from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.wgmma import SCALE_FLOATS, OnOperands, Run, pixels_as_images, refusal
 from alpha.cuda.conv.wgmma.boxes import Box
-from alpha.cuda.conv.wgmma.schedule_cluster import at_a_time
+from alpha.cuda.conv.wgmma.schedule import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
