@@ -187,35 +187,33 @@ class Wgmma(OnOperands):
     def rejection(self, desc: ConvDesc) -> str | None:
         if refused := refusal(desc) or oversized(desc):
             return refused
-        if self.tile.pairs and not field(self._pixels(desc).classes, "pair").any():
+        pixels = self._pixels(desc)
+        if self.tile.pairs and not field(pixels.classes, "pair").any():
             return "no outputs beside each other share what they read in chunks of 64"
-        if self.tile.held and (blocks := self._pixels(desc).most_blocks) > self.tile.held:
+        if self.tile.held and (blocks := pixels.most_blocks) > self.tile.held:
             return f"the filters of a sum are {blocks} blocks, room is for {self.tile.held}"
-        if self.tile.columns % (OUT_ROW // ITEMSIZE[self.writes]) and self._columns(desc) > self.tile.columns:
+        if self.tile.columns % (OUT_ROW // ITEMSIZE[self.writes]) and pixels.columns > self.tile.columns:
             return f"tiles of {self.tile.columns} columns end within a box that is stored: one has all columns, or none"
         return None
 
     def _pixels(self, desc: ConvDesc) -> Pixels:
         return pixels_of(self.pass_name, pixels_as_images(desc), self.tile.pairs)
 
-    def _columns(self, desc: ConvDesc) -> int:
-        return (desc.oc if self.pass_name == "fprop" else desc.ic) // desc.groups
-
     def cost(self, desc: ConvDesc) -> Cost:
         desc, on = pixels_as_images(desc), device()
         c, found = on.table.wgmma, self._estimate(desc)
-        tiles = desc.groups * ceil_div(desc.n, self.tile.rows) * ceil_div(self._columns(desc), self.tile.columns)
+        tiles = desc.groups * ceil_div(desc.n, self.tile.rows) * ceil_div(self._pixels(desc).columns, self.tile.columns)
         few = is_product(desc) and tiles <= 2 * on.sm_count
         return Cost((Stage(found.us, nbytes=self._memory_us(desc) * on.dram, depth=c.depth, launches=c.launches,
                            seen=c.seen_of_few if few else c.seen), Stage(found.wait_us)))
 
     def _memory_us(self, desc: ConvDesc) -> float:
-        on, (written, read), columns = device(), moved_bytes(self.pass_name, self.mode, desc), self._columns(desc)
-        c, again = on.table.wgmma, ceil_div(columns, self.tile.columns) - 1
+        on, pixels, (written, read) = device(), self._pixels(desc), moved_bytes(self.pass_name, self.mode, desc)
+        c, again = on.table.wgmma, ceil_div(pixels.columns, self.tile.columns) - 1
         us = (written + read) / on.dram + again * read / (on.l2 * (c.product_l2 if is_product(desc) else 1))
         if not self.tile.held or not is_product(desc):
             return us
-        channels, rows, of_tile = self._pixels(desc).channels, self.tile.rows, min(self.tile.columns, columns)
+        channels, rows, of_tile = pixels.channels, self.tile.rows, min(self.tile.columns, pixels.columns)
         return us * (1 - c.seen_held * channels * of_tile / (channels * (rows + of_tile) + rows * of_tile))
 
     def least_us(self, desc: ConvDesc) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -170,12 +171,10 @@ class WgmmaWgrad(OnOperands):
         desc = pixels_as_images(desc)
         plan, tile = self.schedule(desc), self.tile
         units, sums = upload(plan.units), upload(plan.sums)
-        h, w, planes = desc.h, desc.w, self.planes
-        box = plan.box
+        h, w, planes, box = desc.h, desc.w, self.planes, plan.box
         boxed = box.height * box.width > 1
-        form = _form_of_boxes if boxed else _form
-        x_form = form(desc, "x", box, planes, tile.tap_columns, tile.tap_box)
-        g_form = form(desc, "g", box, planes, tile.rows, 64, channels)
+        x_form = _form(desc, "x", box, planes, tile.tap_columns, tile.tap_box)
+        g_form = _form(desc, "g", box, planes, tile.rows, 64, channels)
         dw_row = h.f * w.f * (desc.ic // desc.groups)
         large = desc.nbytes(2 * planes) > ONCE_BYTES and h.f * w.f == 1  # what one tile alone reads leaves L2 first
         x_once, g_once = (large and channels // desc.groups <= of_tile for channels, of_tile in (
@@ -219,46 +218,30 @@ class Form(NamedTuple):
     offsets: Shape = ()       # where the tensor of each map begins
 
 
-def _shape(desc: ConvDesc, which: str) -> Shape:
-    return desc.x_shape if which == "x" else desc.y_shape
-
-
 def _form(desc: ConvDesc, which: str, box: Box, planes: int, tile_channels: int, width: int, pitch: int = 0) -> Form:
     """Returns the form whose boxes have all channels of a tile, where the shared memory of a box would be in order.
 
+    Of boxes of positions a tap has maps of the outputs in which it meets inputs, or of these.
     pitch: channels of a pixel in memory, if these are a part of them.
     """
-    n, height, columns, channels = _shape(desc, which)
-    row, pixels = 2 * (pitch or channels), height * columns  # bytes
-    image, plane = row * pixels, row * pixels * n
-    if box.images == 64 and channels // desc.groups % width == 0:
-        boxes = tuple((width, 1, 64, each // width, 1) for each in _widths(channels // desc.groups, tile_channels))
-        return Form(((width, pixels, n, channels // width, planes),) * 2, (row, image, 2 * width, plane), boxes, True)
-    whole = width, 1, box.images, 1, 1
-    return Form(((channels, pixels, n, 1, planes),) * 2, (row, image, plane, plane), (whole, whole), False)
-
-
-def _form_of_boxes(desc: ConvDesc, which: str, box: Box, planes: int, tile_channels: int, width: int, pitch: int = 0
-                   ) -> Form:
-    """Returns the form of boxes of positions: a tap has maps of the outputs in which it meets inputs, or of these."""
-    n, height, columns, channels = _shape(desc, which)
-    pixel = 2 * (pitch or channels)
-    down, right = (desc.h.s, desc.w.s) if which == "x" else (1, 1)
-    wide = box.rows == 64 and channels // desc.groups % width == 0
-    widths = _widths(channels // desc.groups, tile_channels)
-    boxes = tuple((width, box.width, box.height, box.images, each // width if wide else 1) for each in widths)
+    n, height, columns, channels = desc.x_shape if which == "x" else desc.y_shape
+    of_group, pixel = channels // desc.groups, 2 * (pitch or channels)  # pixel and what follows in bytes
+    row, image, plane = columns * pixel, height * columns * pixel, n * height * columns * pixel
+    wide = box.rows == 64 and of_group % width == 0
     inner, chunks = (width, channels // width) if wide else (channels, 1)
+    counts = [each // width if wide else 1 for each in (tile_channels, of_group % tile_channels or tile_channels)]
+    if box.height * box.width == 1:
+        boxes = tuple((width, 1, box.images, count, 1) for count in counts)
+        strides = pixel, image, 2 * width if wide else plane, plane
+        return Form(((inner, height * columns, n, chunks, planes),) * 2, strides, boxes, wide)
+    boxes = tuple((width, box.width, box.height, box.images, count) for count in counts)
+    down, right = (desc.h.s, desc.w.s) if which == "x" else (1, 1)
     dims, offsets = [], []
-    for (h, rows), (w, length) in ((h, w) for h in _met(desc.h, which) for w in _met(desc.w, which)):
+    for (h, rows), (w, length) in product(_met(desc.h, which), _met(desc.w, which)):
         dims += [(inner, length, rows, n, chunks)] * 2 * planes
-        offsets += [(plane * n * height * columns + h * columns + w) * pixel for plane in range(planes) for _ in boxes]
-    return Form(tuple(dims), (right * pixel, down * columns * pixel, height * columns * pixel, 2 * width),
-                boxes * (len(dims) // 2), wide, tuple(offsets))
-
-
-def _widths(channels: int, tile_channels: int) -> tuple[int, int]:
-    """Returns the channels of a tile, and of a group's last one."""
-    return tile_channels, channels % tile_channels or tile_channels
+        offsets += [number * plane + h * row + w * pixel for number in range(planes) for _ in boxes]
+    return Form(tuple(dims), (right * pixel, down * row, image, 2 * width), boxes * (len(dims) // 2), wide,
+                tuple(offsets))
 
 
 def _met(axis: Axis, which: str) -> list[tuple[int, int]]:
