@@ -167,7 +167,6 @@ class Wgmma(OnOperands):
         pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, tile.columns))  # bytes of a block
         ring = tile.stages * pixels + (tile.held or tile.stages) * filters
         boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (tile.consumers * BOX_BYTES)) * (tile.cluster == 1)
-        self._shared = ring + tile.consumers * boxes * BOX_BYTES
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows * (1 + tile.pairs), "TILE_N": tile.columns,
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
                    "RING_STAGES": tile.stages, "OUTPUT_BOXES": boxes, "OF_PAIRS": int(tile.pairs),
@@ -178,7 +177,8 @@ class Wgmma(OnOperands):
             "ptr slots, ptr parts, ptr joined, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, "
             "i32 groups, i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, "
             f"i32 streams, {EXACT_ARGS}, block[16] shape",
-            threads=128 * (1 + tile.consumers), shared=self._shared, defines=defines)
+            threads=128 * (1 + tile.consumers), shared=ring + tile.consumers * boxes * BOX_BYTES,
+            defines=defines)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr y, "
             "i32 batch, i32 height, i32 width, i32 channels, i32 columns, i32 box, i32 relu, ptr added",
@@ -283,7 +283,7 @@ class Wgmma(OnOperands):
         tail = (pixels.columns % self.tile.columns,) if pixels.columns % self.tile.columns else ()
         w_runs, heights = (pixels.runs, (self.tile.columns, *tail)) if fprop else (ALONE, (pixels.unit,))
         in_box, w_boxes = (CHUNK, *box.spans), tuple((CHUNK, 1, 1, height, 1) for height in heights)
-        stored = box.stored(STORED_ROWS)
+        stored = box.stored
         if self.pooled:
             n, height, width, of_y = out_shape
             out_shape, stored = (n, height // 2, width // 2, of_y), stored.halved

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product, starmap
 from typing import NamedTuple
 
 from alpha.cuda.conv.wgmma.pixels import Pixels, boxed, steps
@@ -53,11 +54,12 @@ class Box(NamedTuple):
         """What a copy of it spans: (column, row, image, group)."""
         return self.width, self.height, self.images, 1
 
-    def stored(self, most: int) -> Box:
-        """Returns the part of it that is stored at once: at most so many rows."""
-        width = min(self.width, most)
-        height = min(self.height, most // width)
-        return Box(min(self.images, most // (width * height)), height, width)
+    @property
+    def stored(self) -> Box:
+        """The part of it that is stored at once."""
+        width = min(self.width, STORED_ROWS)
+        height = min(self.height, STORED_ROWS // width)
+        return Box(min(self.images, STORED_ROWS // (width * height)), height, width)
 
     @property
     def halved(self) -> Box:
@@ -75,8 +77,6 @@ def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int = MOST_PIX
     if any(s not in STRIDES or min(axis.i, axis.o) < s for axis in (desc.h, desc.w) for s in (axis.s,)):
         return ()
     for box in _boxes(rows, min(most_boxes, rows // LEAST_ROWS)):
-        if box.height * box.width == 1:
-            continue
         count = ceil_div(out_h, box.height) * ceil_div(out_w, box.width) * ceil_div(desc.n, box.images)
         found.append((ceil_div(count * box.rows, rows), rows // box.rows, abs(box.height - box.width), box))
     found.sort()
@@ -87,7 +87,7 @@ def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int = MOST_PIX
 def windowed(desc: ConvDesc, rows: int) -> tuple[Box, ...]:
     """Returns the boxes of fprop that have whole windows of 2 x 2 in all rows that are stored at once."""
     return tuple(box for box in shapes("fprop", desc, rows, rows // STORED_ROWS)
-                 if box.width > 1 and box.stored(STORED_ROWS).height > 1)
+                 if box.width > 1 and box.stored.height > 1)
 
 
 def tile_boxes(pass_name: str, desc: ConvDesc, rows: int, pixels: Pixels, positions: bool, pooled: bool
@@ -111,17 +111,13 @@ def wgrad_box(desc: ConvDesc, rows: int) -> Box | None:
         return None
     found = []
     for box in _boxes(rows, rows // LEAST_ROWS):
-        if box.height * box.width > 1:
-            count = ceil_div(desc.n, box.images) * ceil_div(desc.h.o, box.height) * ceil_div(desc.w.o, box.width)
-            blocks, copies = ceil_div(count * box.rows, rows), rows // box.rows
-            found.append((blocks * copies, copies, abs(box.height - box.width), box))
+        count = ceil_div(desc.n, box.images) * ceil_div(desc.h.o, box.height) * ceil_div(desc.w.o, box.width)
+        blocks, copies = ceil_div(count * box.rows, rows), rows // box.rows
+        found.append((blocks * copies, copies, abs(box.height - box.width), box))
     return min(found)[-1]
 
 
 def _boxes(rows: int, most_boxes: int) -> Iterator[Box]:
-    sides = [1 << k for k in range(8)]
-    for images in sides:
-        for height in sides:
-            for width in sides:
-                if rows // most_boxes <= images * height * width <= min(rows, ROWS):
-                    yield Box(images, height, width)
+    for box in starmap(Box, product([1 << k for k in range(8)], repeat=3)):
+        if rows // most_boxes <= box.rows <= min(rows, ROWS) and box.rows > box.images:
+            yield box

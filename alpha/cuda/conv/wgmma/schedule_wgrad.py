@@ -68,8 +68,35 @@ class Cut(NamedTuple):
 
 @lru_cache(maxsize=512)
 def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
-    """Returns the cheapest work list by estimate."""
-    return _tables(desc, tiling, cut(desc, tiling))
+    """Returns the cheapest work list by estimate; slots are handed out tile by tile, in the order of a tile's sum."""
+    box, groups, tiles, units, _ = cut(desc, tiling)
+    tile, begin = units.table[:, 0], units.table[:, 1]
+    pieces = np.bincount(tile, minlength=len(tiles))
+    stored = pieces > (0 if tiling.in_turn else 1)
+    slot, start = slots_of(tile, begin, stored)
+
+    ic = desc.ic // desc.groups
+    dw_row = desc.h.f * desc.w.f * ic
+    group, row, col = tiles[:, :3].T
+    taps = np.array([len(g.outs) for g in groups])[group]
+    shift, out = (np.array([(*each, *[0] * (MOST_TAPS - len(each))) for each in column]) for column in
+                  ([g.shifts for g in groups], [g.outs for g in groups]))
+    out = out[group] + (row * dw_row + col % ic)[:, None]
+    most = max(len(g.segments) for g in groups)
+    segments = np.zeros((len(groups), most, len(SEGMENT_FIELDS)), int)
+    for k, g in enumerate(groups):
+        segments[k, :len(g.segments)] = np.array(g.segments).reshape(-1, len(SEGMENT_FIELDS))
+    position, following = _chains(units.first, len(tile))
+    blocks = int((units.first[1:] > units.first[:-1]).sum())
+    table = np.column_stack([following, tiles[tile, 1:], units.table[:, 1:], slot, taps[tile], shift[group[tile]],
+                             out[tile], segments.reshape(len(groups), -1)[group[tile]]])[position]
+    if tiling.cluster > 1:
+        table = _in_clusters(table, tiling.cluster)
+        blocks = len(table)
+
+    sums = _sums(tiling, dw_row, tiles, taps, out, np.where(stored, pieces, 0), start)
+    return Schedule(box, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)),
+                    int((pieces * stored).sum()))
 
 
 @lru_cache(maxsize=512)
@@ -197,38 +224,6 @@ def memory_us(desc: ConvDesc, tiling: Tiling, sweeps: int = 1) -> float:
 def _read(axis: Axis) -> int:
     """Returns how many inputs of an axis are read."""
     return len({axis.input_of(o, t) for t in range(axis.f) for o in range(*axis.wgrad_range(t))})
-
-
-def _tables(desc: ConvDesc, tiling: Tiling, made: Cut) -> Schedule:
-    """Returns the schedule: slots are handed out tile by tile, those of a tile in the order of its sum."""
-    _, groups, tiles, units, _ = made
-    tile, begin = units.table[:, 0], units.table[:, 1]
-    pieces = np.bincount(tile, minlength=len(tiles))
-    stored = pieces > (0 if tiling.in_turn else 1)
-    slot, start = slots_of(tile, begin, stored)
-
-    ic = desc.ic // desc.groups
-    dw_row = desc.h.f * desc.w.f * ic
-    group, row, col = tiles[:, :3].T
-    taps = np.array([len(g.outs) for g in groups])[group]
-    shift, out = (np.array([(*each, *[0] * (MOST_TAPS - len(each))) for each in column]) for column in
-                  ([g.shifts for g in groups], [g.outs for g in groups]))
-    out = out[group] + (row * dw_row + col % ic)[:, None]
-    most = max(len(g.segments) for g in groups)
-    segments = np.zeros((len(groups), most, len(SEGMENT_FIELDS)), int)
-    for k, g in enumerate(groups):
-        segments[k, :len(g.segments)] = np.array(g.segments).reshape(-1, len(SEGMENT_FIELDS))
-    position, following = _chains(units.first, len(tile))
-    blocks = int((units.first[1:] > units.first[:-1]).sum())
-    table = np.column_stack([following, tiles[tile, 1:], units.table[:, 1:], slot, taps[tile], shift[group[tile]],
-                             out[tile], segments.reshape(len(groups), -1)[group[tile]]])[position]
-    if tiling.cluster > 1:
-        table = _in_clusters(table, tiling.cluster)
-        blocks = len(table)
-
-    sums = _sums(tiling, dw_row, tiles, taps, out, np.where(stored, pieces, 0), start)
-    return Schedule(made.box, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)),
-                    int((pieces * stored).sum()))
 
 
 def _sums(tiling: Tiling, dw_row: int, tiles: np.ndarray, taps: np.ndarray, out: np.ndarray, pieces: np.ndarray,
