@@ -20,7 +20,7 @@ from alpha.cuda.conv.schedule import is_product
 from alpha.cuda.conv.split import slots_of
 from alpha.cuda.conv.wgmma.boxes import Box, wgrad_box
 from alpha.cuda.conv.wgmma.schedule import longest_first
-from alpha.cuda.conv.wgmma.taps import BLOCK, CONSUMER_ROWS, SEGMENT_FIELDS, Group, Tiling, groups_of, groups_of_boxes
+from alpha.cuda.conv.wgmma.taps import BLOCK, CONSUMER_ROWS, SEGMENT_FIELDS, Group, Tiling, groups_of
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
 UNIT_FIELDS = ("next", "row", "col", "rows", "cols", "begin", "end", "step", "slot", "taps", "shift0",
@@ -109,8 +109,7 @@ def cut(desc: ConvDesc, tiling: Tiling) -> Cut:
 
 def _cut(desc: ConvDesc, tiling: Tiling, box: Box) -> Cut:
     tiling = issuing(tiling, box.rows)
-    is_pixel = box.height * box.width == 1
-    groups = groups_of(desc, tiling, box.images) if is_pixel else groups_of_boxes(desc, box)
+    groups = groups_of(desc, tiling, box)
     tiles = _tiles(desc, tiling, len(groups))
     of_tile = [groups[g] for g in tiles[:, 0].tolist()]
     work_us = sum(g.cost for g in of_tile) * tiling.block_us / tiling.blocks

@@ -90,7 +90,7 @@ class Tiling(NamedTuple):
 class Group(NamedTuple):
     """The taps of a tile."""
 
-    shifts: tuple[int, ...]                # pixel of x that output (0, 0) meets, of each tap
+    shifts: tuple[int, ...]                # pixel of x that output (0, 0) meets, of each tap; of boxes its number
     outs: tuple[int, ...]                  # element of a filter at which each begins
     segments: tuple[tuple[int, ...], ...]  # rows as in SEGMENT_FIELDS
     length: int                            # blocks of all segments
@@ -114,30 +114,22 @@ def _members(desc: ConvDesc, tiling: Tiling, met: set[tuple[int, int]]) -> list[
     return [chain[k:k + tiling.taps] for chain in chains for k in range(0, len(chain), tiling.taps)]
 
 
-def groups_of(desc: ConvDesc, tiling: Tiling, images: int) -> list[Group]:
-    """Returns the groups of taps: neighbours in a filter, or in a chain of taps whose strips overlap."""
-    h, w = desc.h, desc.w
+def groups_of(desc: ConvDesc, tiling: Tiling, box: Box) -> list[Group]:
+    """Returns the groups of taps: neighbours in a filter, or in a chain of taps whose strips overlap; or, of boxes of
+    positions, each tap, whose outputs are in boxes from the first one on."""
+    h, w, channels, groups = desc.h, desc.w, desc.ic // desc.groups, []
     ranges = {(fh, fw): (*h.wgrad_range(fh), *w.wgrad_range(fw)) for fh in range(h.f) for fw in range(w.f)}
     met = {tap for tap, (h0, h1, w0, w1) in ranges.items() if h0 < h1 and w0 < w1}
-    groups = []
     for members in _members(desc, tiling, met):
-        segments = _segments([ranges[tap] for tap in members], ceil_div(desc.n, images), BLOCK // images, tiling)
-        groups.append(Group(tuple(h.input_of(0, fh) * w.i + w.input_of(0, fw) for fh, fw in members),
-                            tuple((fh * w.f + fw) * (desc.ic // desc.groups) for fh, fw in members), segments,
-                            sum(s[0] for s in segments),
-                            sum(s[0] * tiling.cost(s[4], s[6]) for s in segments)))
-    return groups
-
-
-def groups_of_boxes(desc: ConvDesc, box: Box) -> list[Group]:
-    """Returns a group for each tap, whose segment are the outputs in which it meets an input, in boxes of positions."""
-    groups = []
-    for tap, (fh, fw) in enumerate((fh, fw) for fh in range(desc.h.f) for fw in range(desc.w.f)):
-        (h0, h1), (w0, w1) = desc.h.wgrad_range(fh), desc.w.wgrad_range(fw)
-        height, width = ceil_div(h1 - h0, box.height), ceil_div(w1 - w0, box.width)
-        blocks = ceil_div(ceil_div(desc.n, box.images) * height * width, BLOCK // box.rows)
-        groups.append(Group((tap,), (tap * (desc.ic // desc.groups),),
-                            ((blocks, 0, 0, height, width, 0, 1, 0),) if blocks else (), blocks, float(blocks)))
+        numbers, outputs = [fh * w.f + fw for fh, fw in members], [ranges[tap] for tap in members]
+        if box.height * box.width == 1:
+            shifts = [h.input_of(0, fh) * w.i + w.input_of(0, fw) for fh, fw in members]
+        else:
+            (h0, h1, w0, w1), = outputs
+            shifts, outputs = numbers, [(0, ceil_div(h1 - h0, box.height), 0, ceil_div(w1 - w0, box.width))]
+        segments = _segments(outputs, ceil_div(desc.n, box.images), BLOCK // box.rows, tiling)
+        groups.append(Group(tuple(shifts), tuple(number * channels for number in numbers), segments,
+                            sum(s[0] for s in segments), sum(s[0] * tiling.cost(s[4], s[6]) for s in segments)))
     return groups
 
 
