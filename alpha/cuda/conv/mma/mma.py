@@ -31,6 +31,9 @@ def handicap(desc: ConvDesc) -> float:
 class _Mma(OnOperands):
     """What tiles of mma.sync have in common."""
 
+    def cost(self, desc: ConvDesc) -> Cost:
+        return super().cost(desc).times(handicap(desc))
+
     def least_us(self, desc: ConvDesc) -> float:
         return super().least_us(desc) * handicap(desc)
 
@@ -45,8 +48,7 @@ class MmaSlab(_Mma, SlabTile):
 
     def cost(self, desc: ConvDesc) -> Cost:
         stage, = super().cost(desc).stages
-        nbytes = sum(moved_bytes(self.pass_name, self.mode, desc))
-        return Cost((stage._replace(nbytes=nbytes),)).times(handicap(desc))
+        return Cost((stage._replace(nbytes=handicap(desc) * sum(moved_bytes(self.pass_name, self.mode, desc))),))
 
     def on_operands(self, desc: ConvDesc) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue)."""
@@ -68,9 +70,6 @@ class MmaWgrad(_Mma, WgradTile):
 
     def slab_clocks(self) -> float:
         return self.tile.slab_clocks()
-
-    def cost(self, desc: ConvDesc) -> Cost:
-        return super().cost(desc).times(handicap(desc))
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x, g, dw); first, channels: as of `run_of`."""

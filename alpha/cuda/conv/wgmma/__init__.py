@@ -26,7 +26,7 @@ from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argumen
 from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
 
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch
-STREAMED_BYTES = 40e6           # of an output: one larger does not stay in the L2 cache
+STREAMED_BYTES = 40e6           # of an output, or of all operands: what is larger does not stay in the L2 cache
 OUT_ROW = 128                   # bytes of a row of the boxes by which results are stored
 BOX_BYTES = STORED_ROWS * OUT_ROW
 MOST_BOXES = 4                  # of a consumer, where shared memory has room: while one is written others leave

@@ -12,7 +12,7 @@
 //           sum: runs of the class x chunks of 64 of a run; columns: channels of out.
 //           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
 // Runs:     the channels of a tap, or of all taps of a filter's row, and the `lead` before them, which arrives as zeros
-//           (schedule.py); a tensor map for each number of taps in a run
+//           (pixels.py); a tensor map for each number of taps in a run
 // Loads:    a TMA box is {64 of a run, width, height, `images`, 1}: one pixel, or of few images positions side by side
 //           (boxes.py). Padding, stride and dilation are coordinates. What does not exist arrives as zeros, or as images
 //           of the other plane and filters of another tile, whose sums are not stored

@@ -10,7 +10,7 @@ import numpy as np
 
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.schedule import is_product, oversized
-from alpha.cuda.conv.wgmma import SCALE_FLOATS, OnOperands, Run, pixels_as_images, refusal
+from alpha.cuda.conv.wgmma import SCALE_FLOATS, STREAMED_BYTES, OnOperands, Run, pixels_as_images, refusal
 from alpha.cuda.conv.wgmma.boxes import Box
 from alpha.cuda.conv.wgmma.schedule import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
@@ -21,7 +21,6 @@ from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
-ONCE_BYTES = 40e6                      # of operands, from which on what is read once is the first to leave that cache
 ROW = 65536                            # distance of rows of positions in boxes, see wgrad_producer.cuh
 LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
@@ -176,7 +175,7 @@ class WgmmaWgrad(OnOperands):
         x_form = _form(desc, "x", box, planes, tile.tap_columns, tile.tap_box)
         g_form = _form(desc, "g", box, planes, tile.rows, 64, channels)
         dw_row = h.f * w.f * (desc.ic // desc.groups)
-        large = desc.nbytes(2 * planes) > ONCE_BYTES and h.f * w.f == 1  # what one tile alone reads leaves L2 first
+        large = desc.nbytes(2 * planes) > STREAMED_BYTES and h.f * w.f == 1  # what one tile alone reads leaves L2 first
         x_once, g_once = (large and channels // desc.groups <= of_tile for channels, of_tile in (
             (desc.oc, tile.rows), (desc.ic, tile.tap_columns)))
         g_row, x_row, x_step = (box.height * ROW,) * 2 + (box.width,) if boxed else (w.o, h.s * w.i, w.s)
