@@ -13,7 +13,7 @@ import pytest
 from alpha.cuda.conv import wgmma
 from alpha.cuda.conv.wgmma import pixels as module
 from alpha.cuda.conv.wgmma import schedule_held
-from alpha.cuda.conv.wgmma.boxes import ROWS
+from alpha.cuda.conv.wgmma.boxes import ROWS, Box
 from alpha.cuda.conv.wgmma.pixels import CHUNK, CLASS, STEP, field, pixels_of
 from alpha.cuda.conv.wgmma.schedule import (
     END,
@@ -113,7 +113,7 @@ def interpret(work, pixels, images, columns, read, w, out_shape, tile_rows=ROWS)
 
 def check(case, pass_name, images, columns, sm_count, rows=ROWS, pairs=False, make=work_list):
     pixels = PASSES[pass_name](case.desc, pairs)
-    work = make(Tiles(pixels, images, columns, sm_count, rows=rows))
+    work = make(Tiles(pixels, Box(images), columns, sm_count, rows=rows))
     a = integers(case.desc.x_shape if pass_name == "fprop" else case.desc.y_shape, 1)
     w = integers(case.w_shape, 2)
     if pass_name == "fprop":
@@ -210,7 +210,7 @@ def test_held_filters_are_those_that_an_entry_reads(pass_name):
     for case in (*SMALL, *NARROW):
         pixels = PASSES[pass_name](case.desc)
         for units in (1, 7, 132):
-            work, loads = held_list(Tiles(pixels, 8, 64, units)), 0
+            work, loads = held_list(Tiles(pixels, Box(8), 64, units)), 0
             assert work.slots == 0 and work.sliced.shape == (0, ITEM_SIZE)
             for block in work.items:
                 held = None
@@ -227,7 +227,7 @@ def test_multiprocessors_have_as_much_to_do_as_each_other():
     for case in (square("", 512, 16, 160, 528, 1), square("", 512, 8, 128, 512, 1), square("", 8, 16, 96, 528, 1),
                  square("", 64, 16, 16, 48, 3, 1, 1)):
         pixels = fprop_pixels(case.desc)
-        tiles = Tiles(pixels, 128, 192, 132, costs)
+        tiles = Tiles(pixels, Box(128), 192, 132, costs)
         work, load, kinds = held_list(tiles), [], []
         for block in work.items:
             found = [*entries(work._replace(items=block[None]))]
@@ -245,12 +245,12 @@ def test_multiprocessors_have_as_much_to_do_as_each_other():
 
 def test_multiprocessors_are_at_the_same_images():
     """Of 16 images of each of three tiles of columns, which 12 multiprocessors go through side by side."""
-    work = held_list(Tiles(fprop_pixels(square("", 128 * 16, 1, 64, 576, 1).desc), 128, 192, 12))
+    work = held_list(Tiles(fprop_pixels(square("", 128 * 16, 1, 64, 576, 1).desc), Box(128), 192, 12))
     images = [[c["image"] // 128 for c in entries(work._replace(items=block[None]))] for block in work.items]
     assert images == [[k, 4 + k, 8 + k, 12 + k] for k in range(4)] * 3
     assert {c["column"] for c in entries(work._replace(items=work.items[4:8]))} == {192}
     for units in (5, 7):  # some change to other columns on the way
-        work = held_list(Tiles(fprop_pixels(square("", 128 * 64, 1, 64, 576, 1).desc), 128, 192, units))
+        work = held_list(Tiles(fprop_pixels(square("", 128 * 64, 1, 64, 576, 1).desc), Box(128), 192, units))
         for block in work.items:
             images = np.array([c["image"] // 128 for c in entries(work._replace(items=block[None]))])
             assert np.abs((images + 0.5) / 64 - (np.arange(images.size) + 0.5) / images.size).max() < 0.2
@@ -282,16 +282,16 @@ def test_no_product_with_a_padded_or_inserted_zero_is_made(pass_name):
 def test_rows_of_taps_are_summed_over_in_as_few_blocks_as_hold_them(pass_name, channels, filter_size, blocks):
     case = square("", 8, 9, channels, channels, filter_size, 1, filter_size // 2)
     inner = PASSES[pass_name](case.desc)
-    found = [*entries(work_list(Tiles(inner, 8, 64, 1)))]
+    found = [*entries(work_list(Tiles(inner, Box(8), 64, 1)))]
     assert {entry["blocks"] for entry in found if entry["pixels"] == (10 - filter_size) ** 2} == {blocks}
 
 
 def test_what_is_left_of_a_chunk_costs_its_share():
     """48 of 64 values, in each of three rows."""
     one, costs = square("", 8, 1, 16, 16, 1).desc, Costs(0.0, block=0.2)
-    assert estimate(Tiles(fprop_pixels(one), 8, 64, 1, costs))[0] == pytest.approx(0.2 + 0.8 / 4)
+    assert estimate(Tiles(fprop_pixels(one), Box(8), 64, 1, costs))[0] == pytest.approx(0.2 + 0.8 / 4)
     row = replace(one, w=replace(one.w, i=3, f=3))
-    assert estimate(Tiles(fprop_pixels(row), 8, 64, 1, costs))[0] == pytest.approx(0.2 + 0.8 * 3 / 4)
+    assert estimate(Tiles(fprop_pixels(row), Box(8), 64, 1, costs))[0] == pytest.approx(0.2 + 0.8 * 3 / 4)
 
 
 def test_lists_are_whole_and_the_makespan_is_that_of_the_busiest_block():
@@ -300,7 +300,7 @@ def test_lists_are_whole_and_the_makespan_is_that_of_the_busiest_block():
         if shape.desc.oc % CHUNK:
             continue
         by_image = shape.desc.h.s > 1
-        whole = Tiles(dgrad_pixels(shape.desc), 128, 128, 132, costs)
+        whole = Tiles(dgrad_pixels(shape.desc), Box(128), 128, 132, costs)
         work = work_list(whole, by_image)
         assert 1 <= len(work.items) <= 132 and work.items.shape[2] == ITEM_SIZE >= len(ITEM)
         load = []
@@ -318,11 +318,11 @@ def test_lists_are_whole_and_the_makespan_is_that_of_the_busiest_block():
 
 def test_below_one_wave_sums_are_cut_where_that_is_faster():
     few = square("", 128, 2, 512, 512, 3, 1, 1).desc            # 16 tiles of 32 blocks
-    cut = Tiles(fprop_pixels(few), 128, 128, 132)
+    cut = Tiles(fprop_pixels(few), Box(128), 128, 132)
     whole = cut._replace(costs=Costs(3.0, 1e6, 0.0))
     assert work_list(whole).slots == 0 and estimate(whole)[0] == 35
     assert work_list(cut).slots == 128 and estimate(cut)[0] < 15
-    many = work_list(Tiles(fprop_pixels(replace(few, n=4096)), 128, 128, 132))
+    many = work_list(Tiles(fprop_pixels(replace(few, n=4096)), Box(128), 128, 132))
     assert many.slots == 0
 
 

@@ -35,7 +35,7 @@ class Pooled(Wgmma):
     def rejection(self, desc: ConvDesc) -> str | None:
         if refused := super().rejection(desc):
             return refused
-        whole = not is_product(desc) and windowed(desc, self.tile.rows) and not self.plan(desc)[1].slots
+        whole = not is_product(desc) and windowed(desc, self.tile.rows) and not self.work_list(desc).slots
         return None if whole else "no boxes of positions have whole windows, or its sums are cut"
 
 

@@ -199,7 +199,7 @@ def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, fresh_schedul
     groups = replace(case, name="groups in slices", ic=2 * case.ic, oc=2 * case.oc, groups=2)
     for tile in (t for t in tiles(pass_name) if not t.tile.held and t.tile.cluster == 1):
         for each in (case, rows, groups) if tile.tile.columns == 64 else (case,):
-            assert tile.plan(each.desc)[1].slots > 0
+            assert tile.work_list(each.desc).slots > 0
             check(tile, each, bias=pass_name == "fprop")
             if tile.adds:
                 check_added(tile, each)

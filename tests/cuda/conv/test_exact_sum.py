@@ -120,7 +120,7 @@ def test_pixels_slices_and_runs_with_a_lead(monkeypatch, fresh_schedules, pass_n
         case = turned(pass_name, case)
         found = [c for c in of_planes(pass_name, case) if isinstance(c, wgmma.Wgmma)]
         if case.name == "slices" and found:
-            assert any(c.plan(case.desc)[1].slots for c in found)
+            assert any(c.work_list(case.desc).slots for c in found)
         check(pass_name, case, found)
 
 

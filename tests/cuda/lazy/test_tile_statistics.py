@@ -93,7 +93,7 @@ def check(y: np.ndarray, parts: np.ndarray) -> None:
 @pytest.mark.parametrize("case", TAILS, ids=lambda case: case.name)
 def test_every_tile_counts_what_it_stores(pass_name: str, case: Case) -> None:
     for tile in tiles(pass_name):
-        if not tile.rejection(case.desc) and not tile.plan(case.desc)[1].slots:
+        if not tile.rejection(case.desc) and not tile.work_list(case.desc).slots:
             check(*stored(tile, case))
 
 

@@ -70,7 +70,7 @@ class ByLevel(Candidate):
         """Returns how many slots the statistics of y have, 0 for none: sums in slices and clusters count nothing, and
         the slots of a block are those of its number in all launches."""
         tiles = self.best(desc)
-        lists = [tile.plan(level)[1] for tile, (_, level) in zip(tiles, desc.levels)]
+        lists = [tile.work_list(level) for tile, (_, level) in zip(tiles, desc.levels)]
         blocks, count = {len(work.items) for work in lists}, all(tile.tile.cluster == 1 for tile in tiles)
         return wgmma.CONSUMERS * max(blocks) if count and len(blocks) == 1 and not any(w.slots for w in lists) else 0
 

@@ -13,7 +13,7 @@ import numpy as np
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, POINT, is_product, oversized
-from alpha.cuda.conv.wgmma.boxes import ROWS, STORED_ROWS, Box, tile_boxes
+from alpha.cuda.conv.wgmma.boxes import ROWS, STORED_ROWS, tile_boxes
 from alpha.cuda.conv.wgmma.pixels import CHUNK, Pixels, field, pixels_of
 from alpha.cuda.conv.wgmma.schedule import Costs, Tiles, WorkList, cluster_list, cluster_makespan, estimate, work_list
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan
@@ -112,10 +112,9 @@ class Tile(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Which boxes a tile has, the tiles of the pass, and the time of their list in microseconds; and how long
-    multiprocessors wait where filters are held: for these, and at the end for others that hold other ones."""
+    """The tiles of a pass, and the time of their list in microseconds; and how long multiprocessors wait where filters
+    are held: for these, and at the end for others that hold other ones."""
 
-    box: Box
     tiles: Tiles
     us: float
     wait_us: float
@@ -225,15 +224,15 @@ class Wgmma(OnOperands):
     def _estimate(self, desc: ConvDesc) -> Estimate:
         return _estimate(self.pass_name, desc, self.tile, self.mode, device(), self.pooled)
 
-    def plan(self, desc: ConvDesc) -> tuple[Box, WorkList]:
-        """Returns the boxes of a tile, and the work list that is done first."""
+    def work_list(self, desc: ConvDesc) -> WorkList:
+        """Returns the work list that is done first."""
         desc = pixels_as_images(desc)
-        box, tiles, us, _ = self._estimate(desc)
+        tiles, us, _ = self._estimate(desc)
         if self.tile.held:
-            return box, held_list(tiles)
+            return held_list(tiles)
         if self.tile.cluster > 1:
-            return box, cluster_list(tiles, self.tile.cluster)
-        return box, work_list(tiles, by_image=self._memory_us(desc) > BY_IMAGE * us)
+            return cluster_list(tiles, self.tile.cluster)
+        return work_list(tiles, by_image=self._memory_us(desc) > BY_IMAGE * us)
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue).
@@ -243,7 +242,7 @@ class Wgmma(OnOperands):
         """
         desc = pixels_as_images(desc)
         batch, height, width, of_y = out_shape = desc.y_shape if self.pass_name == "fprop" else desc.x_shape
-        (box, work), pixels = self.plan(desc), self._estimate(desc).tiles.pixels
+        work, (pixels, box, *_) = self.work_list(desc), self._estimate(desc).tiles
         packed, maps = box.packed(self.pass_name, desc), self._maps(desc, channels)
         (grid, entries, _), items = work.items.shape, upload(work.items)
         tile_floats, clustered = self.tile.rows * self.tile.columns, self.tile.cluster > 1
@@ -276,7 +275,7 @@ class Wgmma(OnOperands):
     def _maps(self, desc: ConvDesc, channels: int) -> Callable[..., tuple[Any, ...]]:
         """Returns what makes MAPS of a launch, of x or g, of w and of the output, and the numbers of the first of w and
         of the output.  channels: see above."""
-        fprop, (box, (pixels, *_), *_) = self.pass_name == "fprop", self._estimate(desc)
+        fprop, (pixels, box, *_) = self.pass_name == "fprop", self._estimate(desc).tiles
         in_shape, out_shape = (desc.x_shape, desc.y_shape) if fprop else (desc.y_shape, desc.x_shape)
         in_steps, out_steps = box.apart(self.pass_name, desc)
         # rows of a box beyond the tensor take TMA three times as long as others: the last tile has a box of its own
@@ -362,7 +361,7 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device
         costs = Costs(*(us / block_us for us in (stored * end_us + cluster_us, c.sum_us, slot_us)),
                       block=1.0 if few and not tile.held else c.part, filters=held_us / block_us,
                       alone=max(*alone_us, copied_us) / block_us if tile.pairs else 1.0)
-        tiles, wait_us = Tiles(of_boxes, box.images, tile.columns, on.sm_count, costs, tile.rows), 0.0
+        tiles, wait_us = Tiles(of_boxes, box, tile.columns, on.sm_count, costs, tile.rows), 0.0
         if tile.held:
             makespan, mean = held_makespan(tiles)
             wait_us = held_us + c.idle_seen * (makespan - mean) * block_us
@@ -370,7 +369,7 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device
             makespan = cluster_makespan(tiles, tile.cluster)
         else:
             makespan, _ = estimate(tiles)
-        found.append(Estimate(box, tiles, makespan * block_us, wait_us))
+        found.append(Estimate(tiles, makespan * block_us, wait_us))
     return min(found, key=lambda one: one.us)
 
 

@@ -49,7 +49,6 @@ class Pixels(NamedTuple):
     columns: int             # channels of a group of the tensor that is written
     groups: int              # of both
     unit: int                # values of the sum in a box of the filters
-    side: Pair = (1, 1)      # height and width of a box of positions, which "pixels" counts then
 
     @property
     def runs(self) -> range:
@@ -104,8 +103,8 @@ def pixels_of(pass_name: str, desc: ConvDesc, pairs: bool = False) -> Pixels:
 @lru_cache(maxsize=1024)
 def boxed(pass_name: str, desc: ConvDesc, height: int, width: int, trimmed: bool) -> Pixels:
     """Returns a pass whose pixels are boxes; trimmed: see boxes.py."""
-    pixels, side = pixels_of(pass_name, desc), (height, width)
-    return pixels._replace(classes=_classes(pass_name, desc, pixels.channels, side, trimmed), side=side)
+    pixels = pixels_of(pass_name, desc)
+    return pixels._replace(classes=_classes(pass_name, desc, pixels.channels, (height, width), trimmed))
 
 
 def _classes(pass_name: str, desc: ConvDesc, channels: int, side: Pair = (1, 1), trimmed: bool = True,

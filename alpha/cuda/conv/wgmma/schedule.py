@@ -12,12 +12,11 @@ multiprocessors. A cluster adds up its slices itself, in each other's shared mem
 
 from __future__ import annotations
 
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.wgmma.boxes import ROWS
+from alpha.cuda.conv.wgmma.boxes import ROWS, Box
 from alpha.cuda.conv.wgmma.pixels import CHUNK, CLASS, STEP, Pixels, Sums, field
 from alpha.ops.conv_desc import ceil_div
 
@@ -45,7 +44,7 @@ class Tiles(NamedTuple):
     """The tiles of a pass, and what deals them out."""
 
     pixels: Pixels
-    images: int      # neighbouring ones of a tile, a divisor of `rows` (of a box, where pixels are in boxes)
+    box: Box         # a pixel of it: neighbouring images of one position as a rule
     columns: int     # of a tile
     sm_count: int    # blocks that run at the same time
     costs: Costs = Costs()
@@ -53,13 +52,13 @@ class Tiles(NamedTuple):
 
     @property
     def boxes(self) -> int:
-        """How many pixels, or boxes of them, a tile has."""
-        return self.rows // (self.images * prod(self.pixels.side))
+        """How many a tile has."""
+        return self.rows // self.box.rows
 
     @property
     def counts(self) -> np.ndarray:
         """How many there are of each class."""
-        of, images = self.pixels, ceil_div(self.pixels.images, self.images)
+        of, images = self.pixels, ceil_div(self.pixels.images, self.box.images)
         pixels = -(-field(of.classes, "pixels").astype(np.int64) // self.boxes)
         return images * of.groups * ceil_div(of.columns, self.columns) * pixels
 
@@ -80,12 +79,12 @@ class Tiles(NamedTuple):
         parts, of, sums = [], self.pixels, self.pixels.sums
         for number, count in enumerate(field(of.classes, "pixels").tolist()):
             image, pixel, group, column = np.indices((
-                ceil_div(of.images, self.images), ceil_div(count, self.boxes), of.groups,
+                ceil_div(of.images, self.box.images), ceil_div(count, self.boxes), of.groups,
                 ceil_div(of.columns, self.columns))).reshape(4, -1)
             part = np.zeros(image.size, dtype=[(name, np.int32) for name in (*ITEM[:ITEM.index("pixels")], "class")])
             part["blocks"], part["heads"], part["whole"] = sums.of(number)
             part["slice"], part["class"], part["group"] = 1, number, group
-            part["pixel"], part["image"] = pixel * self.boxes, image * self.images
+            part["pixel"], part["image"] = pixel * self.boxes, image * self.box.images
             part["column"] = column * self.columns
             parts.append(part)
         return np.concatenate(parts)
