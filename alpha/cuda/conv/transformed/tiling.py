@@ -1,12 +1,11 @@
-"""How maps are cut into tiles, where spectral points lie, and the launches of winograd.cu and fft_tile.cu on both."""
+"""How maps are cut into tiles, and where spectral points lie: Tiles of tiles.cuh."""
 
 from __future__ import annotations
 
 import struct
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from alpha.cuda.runtime.kernel import Kernel
 from alpha.ops.algorithms.family import Way
 from alpha.ops.conv_desc import ConvDesc, Pair, ceil_div
 
@@ -71,36 +70,3 @@ def map_cuts(way: Way, pass_name: str, desc: ConvDesc) -> tuple[Cut, Cut]:
 
 def _nhwc(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return prod(shape[1:]), shape[3], 1
-
-
-class Transforms:
-    """The transforms of tiles to points and back, of one kind and one size of tiles.
-
-    Args:
-        source: of the kernels.
-        entries: their names, by what is transformed: "inputs", "filters" and "outputs_t" to points, "outputs" and
-            "filters_t" from them.
-        numbers: constants that each of them takes.
-        options: of all kernels, as of Kernel.
-    """
-
-    parts = 1          # numbers of a spectral point
-    depthwise = False  # whether filters have one channel
-    points: int        # of a tile
-
-    def __init__(self, source: str, entries: dict[str, str], numbers: bytes, **options: Any) -> None:
-        self.numbers = numbers
-        args = f"ptr source, ptr target, ptr bias, block[{len(numbers)}] numbers, {TILES_ARG} tiles, i32 relu"
-        self._kernels = {kind: Kernel(source, entry, args, **options) for kind, entry in entries.items()}
-
-    def grid(self, cut: Cut, count: int) -> int | tuple[int, int]:
-        """Returns the blocks that transform so many tiles of a map."""
-        raise NotImplementedError
-
-    def step(self, kind: str, cut: Cut, points: Points, first: int = 0, count: int = 0) -> Any:
-        """Returns the launch (source, target, bias, relu) of a transform, of `count` tiles from `first` on, or all."""
-        kernel, tiles, grid = self._kernels[kind], cut.packed(points, first, count), self.grid(cut, count or cut.count)
-
-        def launch(source: Any, target: Any, bias: Any = None, relu: bool = False) -> None:
-            kernel(grid, source, target, bias, self.numbers, tiles, relu)
-        return launch
