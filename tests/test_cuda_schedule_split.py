@@ -9,7 +9,7 @@ import pytest
 
 from alpha.cuda.conv.costs import H100, HOPPER, time_us
 from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan
-from alpha.cuda.conv.ffma.slab import FfmaSlab
+from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.split import LEAST_SLABS, MOST_WAVES, SPLITS, Share, cut, refusal, shares, slices_of
 from benchmarks.shapes import SHAPES
 from tests.conv_cases import square
@@ -89,7 +89,7 @@ LAYERS = (*(shape.desc for shape in SHAPES), *(square("", n, hw, ic, ic, 3, 1, 1
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_a_tile_takes_the_split_with_the_least_estimate(pass_name):
-    kind = partial(FfmaSlab, pass_name)
+    kind = partial(SlabTile, pass_name)
     seen = set()
     for desc in LAYERS:
         for tile in TILES:

@@ -89,10 +89,19 @@ def dgrad_slabs(desc: ConvDesc | CoConvDesc) -> Slabs:
     return _slabs(desc, sums, desc.y_shape, desc.x_shape, desc.w_shape[3])
 
 
-def oversized(desc: ConvDesc) -> str | None:
+def multiples(desc: ConvDesc | CoConvDesc) -> dict[str, int]:
+    """Returns what divides the channels of a group: of x; and of y, of all levels and where these begin."""
+    levels = _levels(desc)
+    groups = levels[0][1].groups
+    return {"input": desc.x_shape[3] // groups,
+            "output": gcd(*(n for first, level in levels for n in (first, level.oc // groups)))}
+
+
+def oversized(desc: ConvDesc | CoConvDesc) -> str | None:
     """Returns which number of the description exceeds the kernels' 32-bit integers, or None."""
-    sizes = {"an image of x": desc.h.i * desc.w.i * desc.ic, "an image of y": desc.h.o * desc.w.o * desc.oc,
-             "w": prod(desc.w_shape), "positions": desc.n * max(desc.h.i * desc.w.i, desc.h.o * desc.w.o)}
+    (n, *x), (_, *y) = desc.x_shape, desc.y_shape
+    sizes = {"an image of x": prod(x), "an image of y": prod(y), "w": prod(desc.w_shape),
+             "positions": n * max(prod(x[:2]), prod(y[:2]))}
     return ", ".join(f"{what}: {size} >= 2^31" for what, size in sizes.items() if size >= LIMIT) or None
 
 

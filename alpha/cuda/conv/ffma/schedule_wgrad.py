@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -49,10 +50,10 @@ class Tiling(NamedTuple):
 class Schedule(NamedTuple):
     """Tables as the kernels read them, int32."""
 
-    taps: np.ndarray   # (taps, 8), columns as in TAP_FIELDS; `WgradTap` in conv_wgrad.cuh
+    taps: np.ndarray   # (taps, 8), columns as in TAP_FIELDS; `WgradTap` in sk_dilated.cu
     units: np.ndarray  # (units, 8), columns as in `WgradUnit`
     first: np.ndarray  # (blocks + 1,), block b computes units first[b] .. first[b + 1] - 1
-    sums: np.ndarray   # (tiles in several units, 8), columns as in `SumTile` of conv/sum_slices.cu
+    sums: np.ndarray   # (tiles in several units, 5), what `SumTile` of conv/sum_slices.cu begins with
     slots: int         # tiles of workspace
     time_us: float     # estimate
 
@@ -176,9 +177,8 @@ def _tables(desc: ConvDesc, tiling: Tiling, taps: np.ndarray, tiles: np.ndarray,
     ocg, icg = desc.oc // desc.groups, desc.ic // desc.groups
     tap, group, row, col = tiles[cut].T
     out = (group * ocg + row) * (len(taps) * icg) + taps[tap, TAP_FIELDS.index("w")] + col
-    zeros = np.zeros_like(out)
     sums = np.column_stack([start[cut], pieces[cut], out, np.minimum(tiling.rows, ocg - row),
-                            np.minimum(tiling.columns, icg - col), zeros, zeros, zeros])
+                            np.minimum(tiling.columns, icg - col)])
     return Schedule(taps, table.astype(np.int32), first.astype(np.int32), sums.astype(np.int32), int(pieces[cut].sum()),
                     time_us)
 
@@ -187,7 +187,7 @@ def _tables(desc: ConvDesc, tiling: Tiling, taps: np.ndarray, tiles: np.ndarray,
 class StemSchedule(NamedTuple):
     """Tables of the product whose columns are (tap, input channel), int32."""
 
-    classes: np.ndarray  # (classes, 16), as in conv/schedule.py; those with taps
+    classes: np.ndarray  # (classes, fields), as in conv/schedule.py; those with taps
     units: np.ndarray    # (units, 8): class, row, col, k, k_end, slot and 0, 0, one per block; each has its slot
     sums: np.ndarray     # (parts,): slot * columns of a tile + column there, of the parts of a column of dw
     first: np.ndarray    # (columns of dw * row tiles + 1,): where those of column k and row tile r begin
@@ -206,22 +206,20 @@ def stem_schedule(desc: ConvDesc, tiling: Tiling) -> StemSchedule:
     tiles = -(-columns // tiling.columns) * row_tiles
     share = _stem_share(slabs, tiles, tiling.blocks)
     units: list[tuple[int, ...]] = []
-    parts: list[list[list[int]]] = [[[] for _ in range(row_tiles)]
-                                    for _ in range(desc.h.f * desc.w.f * desc.ic)]
+    parts: list[tuple[int, int]] = []  # (column of dw and row tile, entry of sums)
     for number, cls in enumerate(classes):
         count = ceil_div(int(slabs[number]), share)
         cuts = [int(slabs[number]) * s // count * tiling.k for s in range(count)] + [int(cls[0])]
         for col in range(0, int(columns[number]), tiling.columns):
             found = _class_columns(cls, desc.ic)[col:col + tiling.columns]
             for r in range(row_tiles):
-                for at, k in enumerate(found):
-                    parts[k][r] += [(len(units) + s) * tiling.columns + at for s in range(count)]
+                parts += [(k * row_tiles + r, (len(units) + s) * tiling.columns + at)
+                          for at, k in enumerate(found) for s in range(count)]
                 units += [(number, r * tiling.rows, col, a, b, len(units) + s, 0, 0) for s, (a, b) in
                           enumerate(pairwise(cuts))]
-    flat = [part for rows in parts for part in rows]
-    first = np.cumsum([0] + [len(part) for part in flat])
     table = np.array(sorted(units, key=lambda unit: unit[3] - unit[4]), np.int32).reshape(-1, 8)
-    sums = np.array([entry for part in flat for entry in part], np.int32)
+    which, sums = np.array(sorted(parts, key=itemgetter(0)), np.int32).reshape(-1, 2).T
+    first = np.searchsorted(which, np.arange(desc.h.f * desc.w.f * desc.ic * row_tiles + 1))
     return StemSchedule(classes, table, sums, first.astype(np.int32), len(units), row_tiles)
 
 

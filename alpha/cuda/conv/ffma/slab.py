@@ -12,7 +12,7 @@ from alpha.cuda.conv.costs import RESERVED, Cost, device, time_us
 from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.schedule import Slabs, dgrad_slabs, fprop_slabs, oversized
+from alpha.cuda.conv.schedule import Slabs, dgrad_slabs, fprop_slabs, multiples, oversized
 from alpha.cuda.conv.split import SPLITS, Partial, cut, refusal, shares
 from alpha.cuda.lazy import EXACT_ARGS, UNFLAGGED
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
@@ -61,7 +61,7 @@ class ConvTile(Candidate):
         return clocks / on.sm_count / on.clocks_per_us
 
     def rejection(self, desc: ConvDesc) -> str | None:
-        channels = {"input": desc.ic // desc.groups, "output": desc.oc // desc.groups}
+        channels = multiples(desc)
         if any(channels[name] % self.tile.vector for name in self.copied):
             numbers = " and ".join(f"{channels[name]} {name}" for name in self.copied)
             return f"{numbers} channels of a group are no multiples of {self.tile.vector}"
@@ -71,20 +71,22 @@ class ConvTile(Candidate):
 
 
 class SlabTile(ConvTile):
-    """A kernel over tap classes with one tile, whose sums may be cut into slices.
+    """A tile of conv_v2, for fprop, or of ks_deconv, for dgrad, whose sums may be cut into slices.
 
-    A subclass adds `prepare`.
     Args:
         pass_name: "fprop" or "dgrad".
-        split: into how many slices the longest sums are cut; 0: as many as are done first by estimate.
+        split: into how many slices the longest sums are cut; 0: as many as are done first by estimate. Those of tiles
+            with `terms` are not cut.
         elements: the macros ELEMENT and OUT of tiles on tensor cores.
     """
 
-    def __init__(self, pass_name: str, tile: Tile | MmaTile, split: int, name: str, elements: dict[str, str]) -> None:
+    def __init__(self, pass_name: str, tile: Tile | MmaTile, split: int = 0, name: str = "",
+                 elements: dict[str, str] | None = None) -> None:
         self.pass_name, self.split, self.b_kmajor = pass_name, split, pass_name == "fprop"
         rows, segments = 2 * tile.rows + tile.columns * self.b_kmajor, 1 if self.b_kmajor else MOST_SEGMENTS
         kernel = Kernel("conv_slab.cu", ENTRIES[pass_name], SLAB_ARGS, threads=tile.threads,
-                        defines={**tile.defines, **elements}, shared=tile.shared_bytes(True, self.b_kmajor))
+                        defines={**tile.defines, **(elements or {})}, shared=tile.shared_bytes(True, self.b_kmajor))
+        name = name or f"{ENTRIES[pass_name]} {tile}"
         super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernel,
                          8 * rows + SEGMENT_BYTES * segments + 64)
         self.slabs_of: Callable[[ConvDesc | CoConvDesc], Slabs] = SLABS[pass_name]
@@ -124,6 +126,13 @@ class SlabTile(ConvTile):
         work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), split)
         return work, Partial(slots, tile.rows * tile.columns)
 
+    def prepare(self, desc: ConvDesc) -> Launch:
+        run = self.run_of(desc)
+
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            run(x, w, y, epilogue, UNSCALED)
+        return launch
+
     def run_of(self, desc: ConvDesc | CoConvDesc) -> Callable[..., None]:
         """Returns run(in, w, out, epilogue, scaled): a launch, `scaled` being what reading planes takes."""
         slabs, split = self.slabs_of(desc), self.split_of(desc)
@@ -137,18 +146,4 @@ class SlabTile(ConvTile):
         return run
 
 
-class FfmaSlab(SlabTile):
-    """A tile of conv_v2, for fprop, or of ks_deconv, for dgrad.  Sums of tiles with `terms` are not cut."""
-
-    def __init__(self, pass_name: str, tile: Tile, split: int = 0) -> None:
-        super().__init__(pass_name, tile, split, f"{ENTRIES[pass_name]} {tile}", {})
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        run = self.run_of(desc)
-
-        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            run(x, w, y, epilogue, UNSCALED)
-        return launch
-
-
-CANDIDATES = tuple(FfmaSlab(pass_name, tile) for pass_name in SLABS for tile in TILES)
+CANDIDATES = tuple(SlabTile(pass_name, tile) for pass_name in SLABS for tile in TILES)
