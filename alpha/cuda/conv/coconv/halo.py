@@ -176,12 +176,8 @@ def tiles_of(shape: Shape) -> int:
 def dilations_of(desc: CoConvDesc, of_row: int, each: int) -> np.ndarray:
     """Returns the dilations of y's channels, a byte for `each` of them and 8 bytes for `of_row`; beyond the last, 0."""
     of_channel = np.concatenate([np.full(level.oc, level.h.d, np.uint8) for _, level in desc.levels])
-    rows = ceil_div(len(of_channel), of_row)
-    table = np.zeros((rows, 8), np.uint8)
-    padded = np.zeros(rows * of_row, np.uint8)
-    padded[:len(of_channel)] = of_channel
-    table[:, :of_row // each] = padded.reshape(rows, of_row)[:, ::each]
-    return table.ravel().view(np.int32)
+    rows = np.pad(of_channel, (0, -len(of_channel) % of_row)).reshape(-1, of_row)[:, ::each]
+    return np.pad(rows, ((0, 0), (0, 8 - rows.shape[1]))).ravel().view(np.int32)
 
 
 def _block_clocks(c: Any, planes: int, width: int, columns: int) -> float:

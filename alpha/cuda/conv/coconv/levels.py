@@ -16,7 +16,7 @@ from alpha.cuda.conv import wgmma
 from alpha.cuda.conv.costs import Cost, Device, device, time_us
 from alpha.cuda.conv.ffma import sk_dilated
 from alpha.cuda.conv.ffma.gemm import TILES
-from alpha.cuda.conv.ffma.slab import MOST_SEGMENTS, SlabTile
+from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Candidate, Launch
@@ -37,11 +37,6 @@ class Levels(SlabTile):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.name += " over levels"
-
-    def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
-        if self.pass_name == "dgrad" and len(desc.levels) > MOST_SEGMENTS:
-            return f"{len(desc.levels)} levels, a sum has at most {MOST_SEGMENTS} segments"
-        return super().rejection(desc)  # type: ignore[arg-type]
 
     def least_us(self, desc: CoConvDesc) -> float:  # type: ignore[override]
         return 0.0

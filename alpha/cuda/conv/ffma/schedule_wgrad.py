@@ -153,13 +153,8 @@ def _cost_us(desc: ConvDesc, tiling: Tiling, slabs: np.ndarray, units: np.ndarra
 
 def _makespan(length: np.ndarray, slots: int) -> float:
     """Returns the end of the last unit, where the next unit goes to the slot that is free first."""
-    if len(length) <= slots:
-        return float(length.max())
-    rounds = ceil_div(len(length), slots)
-    padded = np.zeros(rounds * slots, length.dtype)
-    padded[:len(length)] = length
-    ends = np.zeros(slots, length.dtype)
-    for units in padded.reshape(rounds, slots):  # near enough: a round starts on the slots in order of their ends
+    padded, ends = np.pad(length, (0, -len(length) % slots)), np.zeros(slots, length.dtype)
+    for units in padded.reshape(-1, slots):  # near enough: a round starts on the slots in order of their ends
         ends = np.sort(ends) + units
     return float(ends.max())
 
@@ -225,10 +220,8 @@ def stem_schedule(desc: ConvDesc, tiling: Tiling) -> StemSchedule:
 
 def _stem_share(slabs: np.ndarray, tiles: np.ndarray, blocks: int) -> int:
     """Returns the least number of slabs per unit, at least LEAST_SLABS, with which the units fit the blocks."""
-    if not len(slabs):
-        return LEAST_SLABS
     share = max(LEAST_SLABS, int((slabs * tiles).sum()) // blocks)
-    while share < slabs.max() and int((-(-slabs // share) * tiles).sum()) > blocks:
+    while share < slabs.max(initial=0) and int((-(-slabs // share) * tiles).sum()) > blocks:
         share += max(1, share // 64)
     return share
 

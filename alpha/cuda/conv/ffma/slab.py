@@ -93,6 +93,8 @@ class SlabTile(ConvTile):
         self.copied = ("input",) if pass_name == "fprop" else ("input", "output")
 
     def rejection(self, desc: ConvDesc) -> str | None:
+        if self.pass_name == "dgrad" and len(desc.levels) > MOST_SEGMENTS:
+            return f"{len(desc.levels)} levels, a sum has at most {MOST_SEGMENTS} segments"
         reason = super().rejection(desc)
         if reason or self.split <= 1:
             return reason
