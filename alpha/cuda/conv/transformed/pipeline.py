@@ -169,8 +169,7 @@ class Transformed(Candidate):
         s, turned = self.sizes(desc), self.pass_name == "dgrad"
         inputs, outputs = map_cuts(self.way, self.pass_name, desc)
         f = desc.h.f, desc.w.f
-        cut = filters_cut(1, desc.ic, f, (0, 1, prod(f)), turned)
-        transform = s.kernels.step("filters", cut, s.kernels.points_of(desc.ic))
+        transform = s.kernels.step("filters", filters_cut(1, desc.ic, f, (0, 1, prod(f)), turned))
         run, floats = s.kernels.in_one(inputs, outputs), s.filter_floats
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
@@ -187,21 +186,19 @@ class Transformed(Candidate):
         for tile, count in s.chunks:
             product = self._product(s, count, outer)
             found.append((
-                kernels.step("inputs", inputs, kernels.points_of(inner), tile, count),
-                kernels.step(written, outputs.channels(outer), kernels.points_of(outer), tile, count),
+                kernels.step("inputs", inputs, tile, count),
+                kernels.step(written, outputs.channels(outer), tile, count),
                 kernels.sums(count, inner) if kernels.depthwise else self._multiplier(product).prepare(product)))
         return found
 
     def _forward(self, desc: ConvDesc) -> Launch:
-        s, turned = self.sizes(desc), self.pass_name == "dgrad"
-        kernels, inner, size = s.kernels, s.tiles.inner, prod(desc.w_shape[1:])
+        s, turned, size = self.sizes(desc), self.pass_name == "dgrad", prod(desc.w_shape[1:])
         strides, step = ((size, desc.ic, 1), 1) if turned else ((1, desc.ic, size), size)
         steps = []
         for first, outer in s.blocks:
-            cut = filters_cut(inner, outer, (desc.h.f, desc.w.f), strides, turned)
-            steps.append((4 * first * step, 4 * first, kernels.step("filters", cut, kernels.points_of(outer, inner)),
-                          self._chunks(desc, s, outer)))
-        sizes = s.filter_floats, s.floats(inner), s.floats(s.outer)
+            cut = filters_cut(s.tiles.inner, outer, (desc.h.f, desc.w.f), strides, turned)
+            steps.append((4 * first * step, 4 * first, s.kernels.step("filters", cut), self._chunks(desc, s, outer)))
+        sizes = s.filter_floats, s.floats(s.tiles.inner), s.floats(s.outer)
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             bias, relu = epilogue
@@ -216,15 +213,12 @@ class Transformed(Candidate):
 
     def _gradient(self, desc: ConvDesc) -> Launch:
         s, depthwise = self.sizes(desc), desc.groups > 1
-        kernels, inner, f, row = s.kernels, s.tiles.inner, (desc.h.f, desc.w.f), prod(desc.w_shape[1:])
+        inner, f, row = s.tiles.inner, (desc.h.f, desc.w.f), prod(desc.w_shape[1:])
         steps = []
         for first, outer in s.blocks:
-            if depthwise:
-                cut, points = filters_cut(1, inner, f, (0, 1, row)), kernels.points_of(inner)
-            else:
-                cut, points = filters_cut(outer, inner, f, (row, desc.ic, 1)), kernels.points_of(inner, outer)
+            filters, strides = (1, (0, 1, row)) if depthwise else (outer, (row, desc.ic, 1))
             steps.append((4 * first, 4 * first * row, self._chunks(desc, s, outer),
-                          kernels.step("filters_t", cut, points)))
+                          s.kernels.step("filters_t", filters_cut(filters, inner, f, strides))))
         size, sizes = s.filter_floats, (s.floats(inner), s.floats(s.outer))
 
         def launch(x: Array, g: Array, dw: Array) -> None:

@@ -31,6 +31,7 @@ class Cut(NamedTuple):
     padding: Pair                  # that the first one begins outside
     size: Pair                     # of a tile that count
     turned: bool = False           # whether pixels of a tile are taken in reverse
+    filters: bool = False          # whether it is filters that are cut, each of which is a tile
 
     @property
     def count(self) -> int:
@@ -49,7 +50,7 @@ class Cut(NamedTuple):
 
 def filters_cut(filters: int, channels: int, f: Pair, strides: tuple[int, int, int], turned: bool = False) -> Cut:
     """Returns so many filters, each of which is a tile of so many channels."""
-    return Cut((filters, *f, channels), strides, (1, 1), f, (0, 0), f, turned)
+    return Cut((filters, *f, channels), strides, (1, 1), f, (0, 0), f, turned, True)
 
 
 def map_cuts(way: Way, pass_name: str, desc: ConvDesc) -> tuple[Cut, Cut]:

@@ -40,10 +40,11 @@ class Transforms:
         args = f"ptr source, ptr target, ptr bias, block[{len(numbers)}] numbers, {TILES_ARG} tiles, i32 relu"
         self._kernels = {kind: Kernel(source, entry, args, **options) for kind, entry in entries.items()}
 
-    def points_of(self, channels: int, filters: int = 0) -> Points:
-        """Returns where the points of tiles lie, or those of so many filters, as the matrices that multiply."""
-        parts, part = self.parts, channels if self.parts > 1 else 0
-        if filters:
+    def points_of(self, cut: Cut) -> Points:
+        """Returns where the points of tiles lie; those of filters as the matrices that multiply."""
+        parts, (filters, *_, channels) = self.parts, cut.shape
+        part = channels if parts > 1 else 0
+        if cut.filters and not self.depthwise:
             return Points(parts * channels, parts * parts * filters * channels, part)
         return Points(self.points * parts * channels, parts * channels, part)
 
@@ -51,9 +52,10 @@ class Transforms:
         """Returns the blocks that transform so many tiles of a map."""
         raise NotImplementedError
 
-    def step(self, kind: str, cut: Cut, points: Points, first: int = 0, count: int = 0) -> Any:
+    def step(self, kind: str, cut: Cut, first: int = 0, count: int = 0) -> Any:
         """Returns the launch (source, target, bias, relu) of a transform, of `count` tiles from `first` on, or all."""
-        kernel, tiles, grid = self._kernels[kind], cut.packed(points, first, count), self.grid(cut, count or cut.count)
+        kernel, grid = self._kernels[kind], self.grid(cut, count or cut.count)
+        tiles = cut.packed(self.points_of(cut), first, count)
 
         def launch(source: Any, target: Any, bias: Any = None, relu: bool = False) -> None:
             kernel(grid, source, target, bias, self.numbers, tiles, relu)
@@ -98,7 +100,7 @@ class FftTransforms(Transforms):
 
     def in_one(self, inputs: Cut, outputs: Cut) -> Any:
         """Returns the launch (map, spectra of filters, out, bias, relu) of a depthwise pass."""
-        points = self.points_of(inputs.shape[3])
+        points = self.points_of(inputs)
         packed, grid = (inputs.packed(points), outputs.packed(points)), self.grid(inputs, inputs.count)
 
         def launch(source: Array, filters: Array, target: Array, bias: Array | None, relu: bool) -> None:
