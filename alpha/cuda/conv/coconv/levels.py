@@ -42,7 +42,7 @@ class Levels(SlabTile):
         return 0.0
 
     def cost(self, desc: CoConvDesc) -> Cost:  # type: ignore[override]
-        stage, = self._cheapest(desc)[1].stages
+        stage, = self.cheapest(desc)[1].stages
         return Cost((stage._replace(nbytes=desc.nbytes(ITEMSIZE[self.writes])),))
 
 

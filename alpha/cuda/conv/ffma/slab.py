@@ -101,17 +101,13 @@ class SlabTile(ConvTile):
         return refusal(self.sums(desc), self.split, self.resident * device().sm_count)
 
     def cost(self, desc: ConvDesc) -> Cost:
-        return self._cheapest(desc)[1]
-
-    def split_of(self, desc: ConvDesc | CoConvDesc) -> int:
-        """Returns into how many slices the longest sums are cut."""
-        return self._cheapest(desc)[0]
+        return self.cheapest(desc)[1]
 
     def slab_clocks(self) -> float:
         return self.tile.slab_clocks(self.b_kmajor)
 
-    def _cheapest(self, desc: ConvDesc | CoConvDesc) -> tuple[int, Cost]:
-        """Returns the split that is done first, and what it costs."""
+    def cheapest(self, desc: ConvDesc | CoConvDesc) -> tuple[int, Cost]:
+        """Returns into how many slices the longest sums are cut, so that all is done first, and what that costs."""
         sums, slab_clocks, blocks = self.sums(desc), self.slab_clocks(), self.resident * device().sm_count
         splits = [self.split] if self.split else [s for s in SPLITS if s == 1 or not refusal(sums, s, blocks)]
         return min(((split, makespan(slab_clocks, self.tile.threads, shares(sums, split)))
@@ -137,8 +133,8 @@ class SlabTile(ConvTile):
 
     def run_of(self, desc: ConvDesc | CoConvDesc) -> Callable[..., None]:
         """Returns run(in, w, out, epilogue, scaled): a launch, `scaled` being what reading planes takes."""
-        slabs, split = self.slabs_of(desc), self.split_of(desc)
-        work, partial = self.work_list(desc, split)
+        slabs = self.slabs_of(desc)
+        work, partial = self.work_list(desc, self.cheapest(desc)[0])
         kernel, grid, arrays = self.kernel, len(work), (upload(slabs.classes), upload(work))
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.columns, slabs.w_row
 
