@@ -43,9 +43,7 @@ class Composed(planner.Candidate):
         return Cost((Stage(composed_us(self.pass_name, desc, *self.precisions)),))
 
     def prepare(self, desc: CoConvDesc) -> planner.Launch:  # type: ignore[override]
-        if self.pass_name == "fprop":
-            return lambda x, w, y: _composed_fprop(desc, x, w, None, None)
-        of_pass = _composed_dgrad if self.pass_name == "dgrad" else _composed_wgrad
+        of_pass = {"fprop": _composed_fprop, "dgrad": _composed_dgrad, "wgrad": _composed_wgrad}[self.pass_name]
         return lambda a, b, out: of_pass(desc, a, b)
 
 
@@ -123,7 +121,8 @@ def _launch(pass_name: str, desc: CoConvDesc, *maps: Array) -> planner.Launch | 
 
 
 # ---- composed: each level is a convolution, whose channels are copied to where they belong --------------------------
-def _composed_fprop(desc: CoConvDesc, x: Array, w: Array, b: Array | None, activation: str | None) -> Array:
+def _composed_fprop(desc: CoConvDesc, x: Array, w: Array, b: Array | None = None, activation: str | None = None
+                    ) -> Array:
     """Returns y."""
     parts = [conv2d_bias_act_cuda(x, _part(w, 0, first, level.oc), None if b is None else _part(b, 0, first, level.oc),
                                   activation=activation, **_geometry(level)) for first, level in desc.levels]

@@ -1,12 +1,8 @@
 """Work list of wgrad: tiles of the filter gradient, cut along their sums so that every multiprocessor has a share.
 
-For a tap and a group, dw is the product of g (rows: output channels) and x (columns: input channels), summed over the
-outputs for which the tap meets a real input. These are a rectangle of pixels in each image (Axis.wgrad_range), so a
-line k of the sum is
-
-    image = k // pixels,  h = k % pixels // width,  w = k % width
-
-and a tile of a tap is cut into ranges of k. There are two ways to cut, and `schedule` takes what costs less:
+Outputs for which a tap meets a real input are a rectangle of pixels in each image (Axis.wgrad_range), so a line k of
+its sum (sk_dilated.cu) is  image = k // pixels,  h = k % pixels // width,  w = k % width,  and a tile is cut into
+ranges of k. There are two ways to cut, and `schedule` takes what costs less:
 
     sliced    every tile into the same number of slices, one block each. Blocks that run at the same time then read the
               same images for different taps, which the L2 cache serves: what few channels on large maps need.
@@ -186,7 +182,6 @@ class StemSchedule(NamedTuple):
     units: np.ndarray    # (units, 8): class, row, col, k, k_end, slot and 0, 0, one per block; each has its slot
     sums: np.ndarray     # (parts,): slot * columns of a tile + column there, of the parts of a column of dw
     first: np.ndarray    # (columns of dw * row tiles + 1,): where those of column k and row tile r begin
-    slots: int           # of the workspace
     row_tiles: int       # of the output channels
 
 
@@ -215,7 +210,7 @@ def stem_schedule(desc: ConvDesc, tiling: Tiling) -> StemSchedule:
     table = np.array(sorted(units, key=lambda unit: unit[3] - unit[4]), np.int32).reshape(-1, 8)
     which, sums = np.array(sorted(parts, key=itemgetter(0)), np.int32).reshape(-1, 2).T
     first = np.searchsorted(which, np.arange(desc.h.f * desc.w.f * desc.ic * row_tiles + 1))
-    return StemSchedule(classes, table, sums, first.astype(np.int32), len(units), row_tiles)
+    return StemSchedule(classes, table, sums, first.astype(np.int32), row_tiles)
 
 
 def _stem_share(slabs: np.ndarray, tiles: np.ndarray, blocks: int) -> int:

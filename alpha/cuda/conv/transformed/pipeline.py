@@ -65,9 +65,9 @@ class Sizes(NamedTuple):
         """Yields the first channel and the number of channels of each block."""
         return ((first, min(self.outer, self.tiles.outer - first)) for first in range(0, self.tiles.outer, self.outer))
 
-    def floats(self, channels: int, tiles: int = 0) -> int:
+    def floats(self, channels: int) -> int:
         """Returns the floats of the transformed tiles of a chunk."""
-        return (tiles or self.chunk) * self.numbers * channels
+        return self.chunk * self.numbers * channels
 
     @property
     def filter_floats(self) -> int:
