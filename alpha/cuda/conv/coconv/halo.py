@@ -80,15 +80,13 @@ class Halo(Candidate):
         of_block, room = planes * tile.columns * CHUNK * 2, SHARED_BYTES - CONSUMERS * wgmma.BOX_BYTES
         (*_, channels), (*_, columns) = self._shapes(desc)
         blocks = side * side * ceil_div(channels, CHUNK)
-        if pitch > 256 or room - halos < 2 * of_block:
-            return f"halos of {pitch} x {pitch} pixels take {halos} bytes of {room}, a block of filters {of_block}"
         whole = columns <= tile.columns and blocks <= MOST_STAGES  # all filters stay, if they have room
-        for halo_stages in (2, 1):
+        for halo_stages, least in ((2, blocks if whole else 3), (1, 2)):
             left = (room - halo_stages * halos) // of_block
-            if left >= (blocks if whole and halo_stages > 1 else 3 if halo_stages > 1 else 2):
+            if left >= least and pitch <= 256:
                 stages = min(left, MOST_STAGES, blocks)
                 return Fit(unit, halo_stages, stages, pitch, whole and stages == blocks)
-        return f"no room for halos of {halos} bytes"
+        return f"halos of {pitch} x {pitch} pixels take {halos} bytes of {room}, a block of filters {of_block}"
 
     def _shapes(self, desc: CoConvDesc) -> tuple[Shape, Shape]:
         """Returns those of what is read and of what is written."""
@@ -117,16 +115,14 @@ class Halo(Candidate):
     def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
         fit, fprop, (in_shape, out_shape) = self.fit(desc), self.pass_name == "fprop", self._shapes(desc)
         assert isinstance(fit, Fit)
-        (n, height, width, channels), columns, side = in_shape, out_shape[3], desc.w_shape[1]
         of_row, each = (self.tile.columns, fit.unit) if fprop else (CHUNK, STEP)
-        table = upload(dilations_of(desc, of_row, each))
-        grid, reach = min(device().sm_count, self._items(desc)), (fit.pitch - SIDE) // 2
-        sizes = n, height, width, channels, columns, side, reach, fit.unit, fit.halo_stages, fit.stages
+        table, grid = upload(dilations_of(desc, of_row, each)), min(device().sm_count, self._items(desc))
+        sizes = (*in_shape, out_shape[3], desc.w_shape[1], (fit.pitch - SIDE) // 2, fit.unit, fit.halo_stages,
+                 fit.stages)
         streams = prod(out_shape) * ITEMSIZE[self.writes] > wgmma.STREAMED_BYTES
         halo = (CHUNK, fit.pitch, fit.pitch, 1)
         box = (wgmma.OUT_ROW // ITEMSIZE[self.writes], SIDE, SIDE, 1)
         filters = ((CHUNK, 1, 1, self.tile.columns if fprop else CHUNK, 1),)
-
         element, planes = self.mode.element, self.mode.planes
 
         @by_address
@@ -248,13 +244,13 @@ class HaloWgrad(Candidate):
                            seen=c.seen), added))
 
     def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
-        cut, (n, height, width, ic), oc = self.cut(desc), desc.x_shape, desc.y_shape[3]
+        cut, (*pixels, ic), oc = self.cut(desc), desc.x_shape, desc.y_shape[3]
         table = upload(dilations_of(desc, CHUNK, cut.unit))
         add_up = sum_of([
             (part * cut.slices, cut.slices, g * CHUNK * TAPS * ic + x * CHUNK, min(CHUNK, oc - g * CHUNK) * TAPS,
              min(CHUNK, ic - x * CHUNK))
             for part in range(cut.parts) for g, x in [divmod(part, cut.x_chunks)]], CHUNK * TAPS, CHUNK, ic, SPLIT)
-        sizes = n, height, width, cut.x_chunks, cut.parts, (cut.pitch - SIDE) // 2, cut.unit, cut.stages
+        sizes = *pixels, cut.x_chunks, cut.parts, (cut.pitch - SIDE) // 2, cut.unit, cut.stages, ic, oc
         grid, halo, box = cut.parts * cut.slices, (CHUNK, cut.pitch, cut.pitch, 1), (CHUNK, SIDE, SIDE, 1)
 
         @by_address
@@ -264,8 +260,7 @@ class HaloWgrad(Candidate):
 
         def run(x: Operand, g: Operand, dw: Array, exact: tuple[Any, ...] = UNFLAGGED) -> None:
             slots = empty((grid * SLOT,), "float32")
-            self.kernel(grid, maps(x.ptr, g.ptr, x.dtype), slots, x.scale, g.scale, table, *sizes, ic, oc,
-                        *exact, 0)
+            self.kernel(grid, maps(x.ptr, g.ptr, x.dtype), slots, x.scale, g.scale, table, *sizes, *exact, 0)
             add_up(slots, dw)
         return launch_of_arrays("wgrad", self.reads, run)
 
