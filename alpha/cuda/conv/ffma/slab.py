@@ -35,9 +35,8 @@ MOST_SEGMENTS, SEGMENT_BYTES = 8, 40  # of a sum of dgrad; those of fprop have o
 
 class ConvTile(Candidate):
     """A kernel with one tile.  `copied` names the channels, "input" or "output", that it copies 16 bytes of at a time;
-    `static_shared` is the shared memory that it has beside the tiles, in bytes; `b_kmajor` tells how operand B lies."""
+    `static_shared` is the shared memory that it has beside the tiles, in bytes."""
 
-    b_kmajor = False
     copied: tuple[str, ...] = ("input", "output")
 
     def __init__(self, tile: Tile | MmaTile, name: str, kernel: Kernel, static_shared: int) -> None:
