@@ -143,7 +143,7 @@ class Transformed(Candidate):
         if s.kernels.depthwise and self.pass_name != "wgrad":
             both = flops["in"] + flops["out"]
             one = Stage(both / fma, "fma", 4 * (prod(read) + prod(written)) / dram, "dram", c.depth, c.launches)
-            return Cost((filters, one), self.workspace(desc), known.error)
+            return Cost((filters, one), known.error)
         points = s.tiles.count * s.numbers
         stages = [filters, transform("in", blocks * (prod(read) + points * s.tiles.inner), blocks * count),
                   transform("out", prod(written) + points * s.tiles.outer, blocks * count)]
@@ -155,7 +155,7 @@ class Transformed(Candidate):
         if self.pass_name == "wgrad" and count > 1:
             stages.append(Stage(0.0, "fma", 12 * blocks * (count - 1) * s.filter_floats / dram, "dram", 0,
                                 c.launches * blocks * (count - 1)))
-        return Cost(tuple(stages), self.workspace(desc), known.error)
+        return Cost(tuple(stages), known.error)
 
     # ---- launches ----------------------------------------------------------------------------------------------------
 
