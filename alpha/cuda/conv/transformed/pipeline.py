@@ -20,8 +20,7 @@ from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import POINT
 from alpha.cuda.conv.transformed.products import TERMS, Product, product_of
-from alpha.cuda.conv.transformed.tiling import filters_cut, map_cuts
-from alpha.cuda.conv.transformed.transforms import FFT, LANES, WINOGRAD
+from alpha.cuda.conv.transformed.transforms import FFT, LANES, WINOGRAD, filters_cut, map_cuts
 from alpha.cuda.ops.pointwise import add_to
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
