@@ -238,8 +238,7 @@ def kernel_of(pass_name: str, desc: CoConvDesc, dtype: str, device: str, precisi
     if device == "cpu":
         from alpha.cpu import native
         return "compiled" if alpha.config.cpu_kernels and native.library() else "numpy"
-    from alpha.cuda.conv.coconv import plan
-    from alpha.cuda.conv.planner import precision_of
+    from alpha.cuda.conv.planner import plan, precision_of
     with alpha.precision(precision):
         return plan(pass_name, desc, precision_of(dtype)).chosen.name
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from alpha.cuda.conv import planner
-from alpha.cuda.conv.coconv import halo, kernels
+from alpha.cuda.conv.coconv import halo, levels
 from alpha.cuda.runtime.context import context
 from alpha.errors import AlphaError
 from alpha.ops.conv_desc import ConvDesc
@@ -68,8 +68,7 @@ def test_candidates_and_modules_are_few():
     """Each is compiled, tested and estimated. What a new one has to be worth: a step of a network that takes 1 % less
     (benchmarks/results/h200/pruning.jsonl)."""
     found = [c for pass_name in planner.PASSES for c in planner.candidates(pass_name)]
-    rooms = (kernels, halo)  # by_level's are conv2d's
-    over_levels = [c for room in rooms for pass_name in room.CANDIDATES for c in room.CANDIDATES[pass_name]]
+    over_levels = (*levels.TOGETHER, *halo.CANDIDATES)  # those by level are conv2d's
     assert len(found) <= MOST_CANDIDATES, f"{len(found)} candidates"
     others = [c for pass_name in planner.PASSES for c in planner.candidates(pass_name, None, OTHERS)]
     assert len(others) <= MOST_OTHERS, f"{len(others)} candidates by other algorithms"

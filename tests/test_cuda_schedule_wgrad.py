@@ -100,7 +100,7 @@ STEM_CASES = tuple(case for case in small_cases() if case.ic <= 4 and case.group
 
 def carry_out_stem(desc, tiling, plan, x, g):
     """Returns dw: unit by unit, line by line, then slot by slot, by the tables alone."""
-    work = np.full((plan.slots, tiling.columns, tiling.rows), np.nan)
+    work = np.full((len(plan.units), tiling.columns, tiling.rows), np.nan)
     x_image, g_image = x[0].size, g[0].size
     x, g = x.ravel(), g.ravel()
     for number, row, col, k0, k1, slot, *_ in plan.units:

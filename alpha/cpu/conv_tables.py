@@ -59,9 +59,7 @@ def _pack(read: tuple[int, ...], written: tuple[int, ...], desc: ConvDesc, pitch
 
 def _join(desc: ConvDesc | CoConvDesc, level: int | None, pack: Callable[[ConvDesc, int], list[int]]) -> np.ndarray:
     """Returns [levels, (where its part begins, first channel) per level, parts], of all levels or of one."""
-    levels = desc.levels if isinstance(desc, CoConvDesc) else ((0, desc),)
-    if level is not None:
-        levels = levels[level:level + 1]
+    levels = desc.levels if level is None else desc.levels[level:level + 1]
     parts = [pack(level, desc.y_shape[3]) for _, level in levels]
     begin = np.cumsum([1 + 2 * len(levels), *map(len, parts)]).tolist()
     head = [number for at, (first, _) in zip(begin, levels) for number in (at, first)]

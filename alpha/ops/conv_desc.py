@@ -182,6 +182,11 @@ class ConvDesc:
         return self.n, self.h.o, self.w.o, self.oc
 
     @property
+    def levels(self) -> tuple[tuple[int, ConvDesc], ...]:
+        """What CoConvDesc has several of: (first output channel, convolution)."""
+        return (0, self),
+
+    @property
     def nominal_flops(self) -> int:
         """FLOPs of each pass where padded zeros are multiplied too, as the field counts them."""
         return 2 * self.n * self.h.o * self.w.o * self.oc * self.h.f * self.w.f * (self.ic // self.groups)

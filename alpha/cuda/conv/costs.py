@@ -123,10 +123,9 @@ class Stage(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The stages of a launch, bytes of workspace, and the relative error where it is more than that of a direct sum."""
+    """The stages of a launch, and the relative error where it is more than that of a direct sum."""
 
     stages: tuple[Stage, ...]
-    workspace: int = 0
     error: float = 0.0
 
     def times(self, factor: float) -> Cost:

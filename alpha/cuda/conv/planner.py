@@ -243,9 +243,10 @@ def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request, 
     """Returns the candidates by the algorithm that is named, by their time, those that fit first; or, where the choice
     is free, by all but direct, `direct` being the best of these: what stays out beside it does not fit."""
     promise = PROMISES[request.precision if PRECISIONS[precision].stores == "float32" else "tf32"]
-    names = {request.name} if direct is None else {c.algorithm for c in _candidates[ConvDesc, pass_name]} - {"direct"}
+    kind = type(desc)
+    names = {request.name} if direct is None else {c.algorithm for c in _candidates[kind, pass_name]} - {"direct"}
     options = []
-    for candidate in candidates(pass_name, precision, names):
+    for candidate in candidates(pass_name, precision, names, of=kind):
         reason = (direct and candidate.stays_out(desc, direct.candidate)) or candidate.rejection(desc)
         if not reason:
             cost = candidate.cost(desc)

@@ -76,22 +76,28 @@ class Slabs(NamedTuple):
 
 def fprop_slabs(desc: ConvDesc | CoConvDesc) -> Slabs:
     """Returns the classes of y = x * w."""
-    levels = _levels(desc)
-    sums = [entries for level in levels for entries in _sums((level,), True, desc.x_shape, desc.y_shape)]
-    columns = gcd(desc.y_shape[3], *(n for first, level in levels for n in (first, level.oc // level.groups)))
-    return _slabs(desc, sums, desc.x_shape, desc.y_shape, columns)
+    sums = [entries for level in desc.levels for entries in _sums((level,), True, desc.x_shape, desc.y_shape)]
+    return _slabs(desc, sums, desc.x_shape, desc.y_shape, multiples(desc)["output"])
 
 
 def dgrad_slabs(desc: ConvDesc | CoConvDesc) -> Slabs:
     """Returns the classes of the gradient with respect to x."""
-    sums = _sums(_levels(desc), False, desc.y_shape, desc.x_shape)
+    sums = _sums(desc.levels, False, desc.y_shape, desc.x_shape)
     return _slabs(desc, sums, desc.y_shape, desc.x_shape, desc.w_shape[3])
 
 
-def oversized(desc: ConvDesc) -> str | None:
+def multiples(desc: ConvDesc | CoConvDesc) -> dict[str, int]:
+    """Returns what divides the channels of a group: of x; and of y, of all levels and where these begin."""
+    groups = desc.levels[0][1].groups
+    return {"input": desc.x_shape[3] // groups,
+            "output": gcd(*(n for first, level in desc.levels for n in (first, level.oc // groups)))}
+
+
+def oversized(desc: ConvDesc | CoConvDesc) -> str | None:
     """Returns which number of the description exceeds the kernels' 32-bit integers, or None."""
-    sizes = {"an image of x": desc.h.i * desc.w.i * desc.ic, "an image of y": desc.h.o * desc.w.o * desc.oc,
-             "w": prod(desc.w_shape), "positions": desc.n * max(desc.h.i * desc.w.i, desc.h.o * desc.w.o)}
+    (n, *x), (_, *y) = desc.x_shape, desc.y_shape
+    sizes = {"an image of x": prod(x), "an image of y": prod(y), "w": prod(desc.w_shape),
+             "positions": n * max(prod(x[:2]), prod(y[:2]))}
     return ", ".join(f"{what}: {size} >= 2^31" for what, size in sizes.items() if size >= LIMIT) or None
 
 
@@ -100,16 +106,12 @@ def is_product(desc: ConvDesc) -> bool:
     return all((axis.f, axis.s, axis.p) == (1, 1, 0) for axis in (desc.h, desc.w))
 
 
-def _levels(desc: ConvDesc | CoConvDesc) -> Levels:
-    return desc.levels if isinstance(desc, CoConvDesc) else ((0, desc),)
-
-
 def _slabs(desc: ConvDesc | CoConvDesc, sums: list[np.ndarray], read: Shape, written: Shape, columns: int) -> Slabs:
     """Returns the pass with these sums, given as their entries, in order of their length."""
     order = np.argsort([-entries[:, LENGTH].prod(axis=1).sum() for entries in sums], kind="stable")
     classes = np.ascontiguousarray(np.concatenate([sums[k] for k in order]))
-    groups = _levels(desc)[0][1].groups
-    return Slabs(classes, prod(read[1:]), prod(written[1:]), columns, prod(desc.w_shape[1:]), read[0], groups)
+    return Slabs(classes, prod(read[1:]), prod(written[1:]), columns, prod(desc.w_shape[1:]), read[0],
+                 desc.levels[0][1].groups)
 
 
 def _sums(levels: Levels, fprop: bool, read: Shape, written: Shape) -> list[np.ndarray]:

@@ -15,7 +15,7 @@
 //           the refill is issued right behind it
 // Measured: see the kernels that use it
 //
-// The frames of convolutions (conv_slab.cuh, conv_wgrad.cuh) take from their tile T its sizes and types, Rows and Lines
+// The frames of convolutions (conv_slab.cuh, sk_dilated.cu) take from their tile T its sizes and types, Rows and Lines
 // (copies of a K-major or MN-major slab), Product, gemm_pipeline and gemm_store. Those of tensor cores: gemm_mma.cuh
 #pragma once
 #include "gemm_pipeline.cuh"

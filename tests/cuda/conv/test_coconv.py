@@ -9,7 +9,7 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.config import config
 from alpha.cuda.conv import coconv, planner
-from alpha.cuda.conv.coconv import by_level, halo, kernels
+from alpha.cuda.conv.coconv import halo, levels
 from alpha.cuda.conv.wgmma import boxes
 from alpha.cuda.lazy import statistics
 from alpha.cuda.ops.pointwise import convert
@@ -101,10 +101,14 @@ EIGHTS = (
     SLICED := CoCase("slices", 2, (3, 3), 264, 40, (1, 2), (8, 32)))
 
 
+def of_pass(pass_name: str, candidates: tuple) -> list:
+    return [candidate for candidate in candidates if candidate.pass_name == pass_name]
+
+
 def candidates(case: CoCase, pass_name: str) -> list[planner.Candidate]:
     """Returns those that compute a case; on the emulated driver one of each kind."""
     found: dict[tuple, planner.Candidate] = {}
-    for number, candidate in enumerate(coconv.CANDIDATES[pass_name]):
+    for number, candidate in enumerate(of_pass(pass_name, coconv.CANDIDATES)):
         if candidate.reads in STORES and not candidate.rejection(case.desc):
             found.setdefault((candidate.name.split()[0], candidate.reads, not EMULATED and number), candidate)
     assert len({candidate.reads for candidate in found.values()}) == len(STORES)
@@ -133,7 +137,7 @@ def check_on_integers(pass_name: str, case: CoCase, computing: list[planner.Cand
                         name=f"{pass_name} of {case.name} by {candidate.name}")
 
 
-HALOS = halo.CANDIDATES
+HALOS = {name: of_pass(name, halo.CANDIDATES) for name in planner.PASSES}
 IN_TILES = (
     CoCase("all_filters_stay", 2, (9, 7), 64, 64, (1, 2, 3, 4)), CoCase("chunks", 1, (9, 9), 72, 128, (1, 2, 3)),
     CoCase("columns", 3, (8, 8), 72, 256, (1, 2)), CoCase("few", 1, (5, 3), 16, 40, (2, 1), (16, 24)),
@@ -172,9 +176,9 @@ def test_what_tiles_with_halos_do_not_compute_is_said() -> None:
             (CoCase("wide", 2, (8, 8), 8, 64, (1, 12)), "halos of 32 x 32 pixels")):
         for pass_name, candidates in HALOS.items():
             assert all(reason in str(c.rejection(case.desc)) for c in candidates), (case.name, pass_name)
-    assert "it computes 3x3" in str(halo.CANDIDATES["wgrad"][0].rejection(IN_TILES[-1].desc))
+    assert "it computes 3x3" in str(HALOS["wgrad"][0].rejection(IN_TILES[-1].desc))
     sixteens = CoCase("sixteens", 2, (8, 8), 8, 128, (1, 2), (16, 112))
-    refused = {c.tile.columns: c.rejection(sixteens.desc) for c in halo.CANDIDATES["fprop"]}
+    refused = {c.tile.columns: c.rejection(sixteens.desc) for c in HALOS["fprop"]}
     assert refused == {64: None, 128: "levels begin at [0, 16], it takes 32 at a time"}
 
 
@@ -191,8 +195,8 @@ def test_both_planes_are_read(monkeypatch, fresh_schedules, pass_name: str, case
     everything = {*candidates(case, pass_name), *(in_tiles(case, pass_name) if case in IN_TILES else ())}
     if case is SLICED and pass_name == "fprop":  # what boxes and clusters would compute in another way
         monkeypatch.setattr(boxes, "MOST_IMAGES", 0)
-        everything |= {by_level.ByLevel("conv_wgmma", tuple(tile for tile in unit.tiles if tile.tile.cluster == 1))
-                       for unit in everything if isinstance(unit, by_level.ByLevel)}
+        everything |= {levels.ByLevel("conv_wgmma", tuple(tile for tile in unit.tiles if tile.tile.cluster == 1))
+                       for unit in everything if isinstance(unit, levels.ByLevel)}
     for candidate in (c for c in everything if c.reads == "float16x2"):
         out = upload(np.full(expected.shape, np.nan, np.float32))
         candidate.prepare(case.desc)(a, b, out)
@@ -203,8 +207,8 @@ def test_both_planes_are_read(monkeypatch, fresh_schedules, pass_name: str, case
 
 
 @pytest.mark.usefixtures("as_h100")
-@pytest.mark.parametrize("candidate", (*by_level.CANDIDATES["fprop"], *(
-    c for c in halo.CANDIDATES["fprop"] if c.tile.columns == 64)), ids=lambda c: c.name)
+@pytest.mark.parametrize("candidate", (*of_pass("fprop", levels.BY_LEVEL), *(
+    c for c in HALOS["fprop"] if c.tile.columns == 64)), ids=lambda c: c.name)
 def test_statistics_of_all_levels_are_counted(candidate: planner.Candidate) -> None:
     case = CoCase("counted", 304, (8, 7), 16, 40, (1, 2), (16, 24))  # work for all blocks, whatever the tile
     x, w, b = floats(*case.x_shape), floats(*case.w_shape, seed=1), floats(case.oc, seed=2)
@@ -214,7 +218,7 @@ def test_statistics_of_all_levels_are_counted(candidate: planner.Candidate) -> N
     parts = download(statistics.take(y), np.float32).astype(np.float64)
     check_statistics(fetched(y).astype(np.float64).reshape(-1, case.oc), parts)
     sliced = CoCase("sliced", 2, (3, 3), 520, 40, (1, 2), (8, 32))
-    if isinstance(candidate, by_level.ByLevel):
+    if isinstance(candidate, levels.ByLevel):
         assert candidate._slots(case.desc) and not candidate._slots(sliced.desc)
 
 
@@ -230,7 +234,7 @@ def test_the_clock_decides_if_asked(pass_name: str, first: str, monkeypatch: pyt
     clock = planner._time
     monkeypatch.setattr(planner, "_time", lambda *call: clock(*call) * 0 + (not call[3].name.endswith(first)))
     with alpha.config(tune=True):
-        plan = coconv.plan(pass_name, EIGHTS[0].desc, "fma")
+        plan = planner.plan(pass_name, EIGHTS[0].desc, "fma")
     assert plan.chosen.name.endswith(first)
     assert {option.time_us for option in plan.options if not option.reason} == {0.0, 1.0}
 
@@ -256,7 +260,7 @@ def test_levels_by_clusters_leave_the_statistics_to_the_norm(monkeypatch: pytest
     monkeypatch.setattr(context, "sm_count", 132)  # for which a batch of 13 takes clusters
     monkeypatch.setattr(planner, "_plans", {})
     case = CoCase("clusters", 13, (16, 16), 128, 256, (1, 2), stride=(2, 2))
-    chosen = coconv.plan("fprop", case.desc, planner.precision_of("bfloat16")).chosen
+    chosen = planner.plan("fprop", case.desc, planner.precision_of("bfloat16")).chosen
     if context.arch == "sm_90a":
         assert all(tile.tile.cluster > 1 for tile in chosen.best(case.desc))
     x, w = (alpha.tensor(floats(*shape), device="cuda").astype("bfloat16") for shape in (case.x_shape, case.w_shape))
@@ -288,8 +292,8 @@ def test_the_ops_take_kernels_over_levels_in_every_precision(mode: str, launches
             stored_b = as_stored(b.astype(np.float32), "float32" if name == "dw" else dtype)
             assert_equal_at(a.astype("float32").numpy(), stored_b, name=f"{mode}: {name}")
     for pass_name in planner.PASSES:
-        plan = coconv.plan(pass_name, case.desc, mode)
-        assert plan.chosen in coconv.CANDIDATES[pass_name] and plan.chosen.name in str(plan)
+        plan = planner.plan(pass_name, case.desc, mode)
+        assert plan.chosen in coconv.CANDIDATES and plan.chosen.name in str(plan)
         assert plan.chosen.reads in (MODES[mode], "float32")
     assert not {"copy_box", "concat_planes"} & {name.rstrip("0123456789_") for name in launches}
 
@@ -301,8 +305,8 @@ def test_what_no_kernel_over_levels_serves_is_composed() -> None:
     x, w, g = ints(*many.x_shape), ints(*many.w_shape, seed=1), ints(*many.desc.y_shape, seed=2)
     for case, pass_name, reason in ((odd, "fprop", "are no multiples of 4"), (odd, "dgrad", "are no multiples of 4"),
                                     (many, "dgrad", "9 levels, a sum has at most 8")):
-        assert coconv.plan(pass_name, case.desc, "fp32").chosen.name == "composed"
-        on_fma = [c for c in coconv.CANDIDATES[pass_name] if isinstance(c, kernels.LevelFfma)]
+        assert planner.plan(pass_name, case.desc, "fp32").chosen.name == "composed"
+        on_fma = [c for c in of_pass(pass_name, coconv.CANDIDATES) if type(c) is levels.Levels]
         assert on_fma and all(reason in c.rejection(case.desc) for c in on_fma)
     dx = ops.coconv2d_dgrad(alpha.tensor(g, device="cuda"), alpha.tensor(w, device="cuda"), many.hw, **many.attrs)
     assert_equal_at(dx.numpy(), oracle(many, x, w, g)[1].astype(np.float32))

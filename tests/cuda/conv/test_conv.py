@@ -142,7 +142,7 @@ def test_oversized_tensors_are_refused_by_every_candidate(device, monkeypatch):
     from alpha.cuda.conv.ffma import slab
     from alpha.cuda.conv.ffma.gemm import TILES
     desc = square("", 1, 50000, 4, 4, 1).desc
-    tiles = [slab.FfmaSlab("fprop", tile) for tile in TILES]
+    tiles = [slab.SlabTile("fprop", tile) for tile in TILES]
     monkeypatch.setattr(planner, "_candidates", {(type(desc), "fprop"): tiles})
     with pytest.raises(AlphaError, match=r"(?s)none of its \d+ CUDA kernels fits.*10000000000 >= 2\^31.*\nhelp: .*CPU"):
         planner.plan("fprop", desc)

@@ -5,7 +5,7 @@ import pytest
 
 import alpha
 from alpha import ops
-from alpha.cuda.conv.depthwise import strips
+from alpha.cuda.conv import depthwise
 from alpha.cuda.conv.planner import PASSES, PRECISIONS, plan
 from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case, square
@@ -46,7 +46,7 @@ def test_sixteen_bits_are_exact_on_small_integers(case: Case, half: str, device)
 def test_strips_are_taken_where_they_fit(precision: str, device) -> None:
     desc = square("", 256, 32, 96, 96, 3, 1, 1, 1, 96).desc
     chosen = [plan(pass_name, desc, precision).chosen for pass_name in PASSES]
-    assert all(isinstance(one, strips.Strip) and one.reads == PRECISIONS[precision].stores for one in chosen)
+    assert all(isinstance(one, depthwise.Strip) and one.reads == PRECISIONS[precision].stores for one in chosen)
 
 
 @pytest.mark.parametrize("case, fragment", [
@@ -54,5 +54,5 @@ def test_strips_are_taken_where_they_fit(precision: str, device) -> None:
     (square("", 2, 8, 8, 8, 4, groups=8), "filters of 4x4"), (square("", 2, 8, 8, 8, 3, 3, groups=8), "strides 3, 3"),
     (square("", 2, 8, 8, 8, 3, 1, 2, 2, 8), "dilations 2, 2"), (Case("", 2, (8, 8), 8, 8, (3, 5), groups=8), "3x5")])
 def test_others_are_left_with_a_reason(case: Case, fragment: str) -> None:
-    for candidate in strips.CANDIDATES:
+    for candidate in depthwise.STRIPS:
         assert fragment in (candidate.rejection(case.desc) or "")

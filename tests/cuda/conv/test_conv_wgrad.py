@@ -110,7 +110,7 @@ def test_two_runs_give_the_same_bits():
 def test_tiles_cut_into_slices_are_reached(as_h100):
     """Else the sum kernel would go untested."""
     cut = sum(bool(c.schedule(case.desc).slots) for case in TILES for c in candidates("wgrad")
-              if isinstance(c, sk_dilated.SkDilated) and not c.rejection(case.desc))
+              if isinstance(c, sk_dilated.WgradTile) and not c.rejection(case.desc))
     assert cut > 10
 
 

@@ -208,11 +208,11 @@ def test_16_bits_are_transformed_as_float32(dtype):
 
 
 def test_a_wrong_coefficient_shows(monkeypatch):
-    from alpha.cuda.conv.transformed import winograd
+    from alpha.cuda.conv.transformed import transforms
     case = square("", 2, 9, 8, 8, 3, 1, 1)
     x, w, g = operands(case)
     candidate = named("winograd", 4, "fprop")[0]
-    kernels = winograd.KERNELS[4, 3]
+    kernels = transforms.WINOGRAD[4, 3]
     table = np.frombuffer(kernels.numbers, np.float32).copy()
     table[3] *= 1.01
     monkeypatch.setattr(kernels, "numbers", table.tobytes())

@@ -1,17 +1,18 @@
 """Contextual convolution on CUDA: description -> plan -> launch.
 
-One level is a convolution. Several are computed in one launch (kernels.py), in one for each level (by_level.py), or
-composed of convolutions that the planner plans and of copies, whichever is fastest by estimate; with ALPHA_TUNE=1 by
-the clock.
+One level is a convolution. Several are computed in one launch (halo.py, levels.py), in one for each level (levels.py),
+or composed of convolutions that the planner plans and of copies, whichever is fastest by estimate; with ALPHA_TUNE=1
+by the clock.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 from typing import Any
 
 from alpha.cuda.conv import conv2d_bias_act_cuda, conv2d_dgrad_cuda, conv2d_wgrad_cuda, planner
-from alpha.cuda.conv.coconv import by_level, halo, kernels
+from alpha.cuda.conv.coconv import halo, levels
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
 from alpha.cuda.lazy import flush_gradients, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32, convert
@@ -20,12 +21,9 @@ from alpha.cuda.ops.shape import slice_axes_cuda
 from alpha.cuda.ops.shape.concat import concat_cuda
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.op import registry
-from alpha.ops.algorithms.names import Request
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc, Pair
-
-DIRECT = Request("direct")
 
 
 class Composed(planner.Candidate):
@@ -45,22 +43,12 @@ class Composed(planner.Candidate):
         return Cost((Stage(composed_us(self.pass_name, desc, *self.precisions)),))
 
     def prepare(self, desc: CoConvDesc) -> planner.Launch:  # type: ignore[override]
-        if self.pass_name == "fprop":
-            return lambda x, w, y: _composed_fprop(desc, x, w, None, None)
-        of_pass = _composed_dgrad if self.pass_name == "dgrad" else _composed_wgrad
+        of_pass = {"fprop": _composed_fprop, "dgrad": _composed_dgrad, "wgrad": _composed_wgrad}[self.pass_name]
         return lambda a, b, out: of_pass(desc, a, b)
 
 
-CANDIDATES: dict[str, tuple[Any, ...]] = {
-    name: tuple(c for room in (kernels, halo, by_level) for c in room.CANDIDATES.get(name, ()))
-    for name in planner.PASSES}
-for name, found in CANDIDATES.items():
-    planner.register(*found, *(Composed(name, precision) for precision in planner.PRECISIONS), of=CoConvDesc)
-
-
-def plan(pass_name: str, desc: CoConvDesc, precision: str) -> planner.Plan:
-    """Returns the plan of a pass."""
-    return planner.plan(pass_name, desc, precision, DIRECT)  # type: ignore[arg-type]
+CANDIDATES = (*levels.TOGETHER, *halo.CANDIDATES, *levels.BY_LEVEL)
+planner.register(*CANDIDATES, *(Composed(*each) for each in product(planner.PASSES, planner.PRECISIONS)), of=CoConvDesc)
 
 
 def composed_us(pass_name: str, desc: CoConvDesc, precision: str) -> float:
@@ -122,7 +110,7 @@ def coconv2d_wgrad_cuda(x: Array, g: Array, *, f: Pair, **levels: Any) -> Array:
 
 def _launch(pass_name: str, desc: CoConvDesc, *maps: Array) -> planner.Launch | None:
     """Returns the launch of a pass, whose maps have been written as it reads them; None where it is composed."""
-    made = plan(pass_name, desc, planner.precision_of(maps[0].dtype))
+    made = planner.plan(pass_name, desc, planner.precision_of(maps[0].dtype))  # type: ignore[arg-type]
     if isinstance(made.chosen, Composed):
         return None
     for x in maps:
@@ -133,7 +121,8 @@ def _launch(pass_name: str, desc: CoConvDesc, *maps: Array) -> planner.Launch | 
 
 
 # ---- composed: each level is a convolution, whose channels are copied to where they belong --------------------------
-def _composed_fprop(desc: CoConvDesc, x: Array, w: Array, b: Array | None, activation: str | None) -> Array:
+def _composed_fprop(desc: CoConvDesc, x: Array, w: Array, b: Array | None = None, activation: str | None = None
+                    ) -> Array:
     """Returns y."""
     parts = [conv2d_bias_act_cuda(x, _part(w, 0, first, level.oc), None if b is None else _part(b, 0, first, level.oc),
                                   activation=activation, **_geometry(level)) for first, level in desc.levels]

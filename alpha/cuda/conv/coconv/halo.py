@@ -3,17 +3,16 @@ for all levels.  The filter gradient takes a launch for all levels, and one that
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import gcd, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.coconv.kernels import too_large
-from alpha.cuda.conv.costs import Cost, Device, Stage, device
-from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
+from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.ffma.sk_dilated import sum_of
 from alpha.cuda.conv.planner import Candidate, Launch
+from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.wgmma import BF16, CONSUMERS, FP16, FP32, SHARED_BYTES, TF32, THREADS, Mode, launch_of_arrays
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
@@ -27,7 +26,7 @@ SIDE, CHUNK, STEP = 8, 64, 16  # pixels of a tile's side; channels of a block, a
 MOST_STAGES, MOST_DILATION = 12, 255
 TAPS, MOST_WGRAD_STAGES = 9, 6
 SLOT = CHUNK * TAPS * CHUNK    # floats of a part: 64 channels of g, taps, 64 channels of x
-SPLIT, SUM_THREADS = 8, 256    # threads that share the slots of an element
+SPLIT = 8                      # threads that share the slots of an element
 
 
 class Tile(NamedTuple):
@@ -72,26 +71,58 @@ class Halo(Candidate):
 
     def fit(self, desc: CoConvDesc) -> Fit | str:
         """Returns how a launch is laid out, or why there is no room."""
-        return _fit(self.pass_name, self.mode.planes, self.tile, desc)
+        tile, planes, side, levels = self.tile, self.mode.planes, desc.w_shape[1], desc.levels
+        unit = gcd(tile.columns, *(first for first, _ in levels)) if self.pass_name == "fprop" else tile.columns
+        if unit < tile.columns // 4:
+            return f"levels begin at {[first for first, _ in levels]}, it takes {tile.columns // 4} at a time"
+        pitch = SIDE + (side - 1) * max(level.h.d for _, level in levels)
+        halos = CONSUMERS * tile.depth * planes * ceil_div(pitch * pitch * CHUNK * 2, 1024) * 1024
+        of_block, room = planes * tile.columns * CHUNK * 2, SHARED_BYTES - CONSUMERS * wgmma.BOX_BYTES
+        (*_, channels), (*_, columns) = self._shapes(desc)
+        blocks = side * side * ceil_div(channels, CHUNK)
+        whole = columns <= tile.columns and blocks <= MOST_STAGES  # all filters stay, if they have room
+        for halo_stages, least in ((2, blocks if whole else 3), (1, 2)):
+            left = (room - halo_stages * halos) // of_block
+            if left >= least and pitch <= 256:
+                stages = min(left, MOST_STAGES, blocks)
+                return Fit(unit, halo_stages, stages, pitch, whole and stages == blocks)
+        return f"halos of {pitch} x {pitch} pixels take {halos} bytes of {room}, a block of filters {of_block}"
+
+    def _shapes(self, desc: CoConvDesc) -> tuple[Shape, Shape]:
+        """Returns those of what is read and of what is written."""
+        return (desc.x_shape, desc.y_shape) if self.pass_name == "fprop" else (desc.y_shape, desc.x_shape)
+
+    def _items(self, desc: CoConvDesc) -> int:
+        read, (*_, columns) = self._shapes(desc)
+        return ceil_div(tiles_of(read), CONSUMERS * self.tile.depth) * ceil_div(columns, self.tile.columns)
 
     def cost(self, desc: CoConvDesc) -> Cost:  # type: ignore[override]
-        return _cost(self.pass_name, self.mode, self.tile, desc, device())
+        fit, tile, planes, on = self.fit(desc), self.tile, self.mode.planes, device()
+        assert isinstance(fit, Fit)
+        c, (read, written), items = on.table.coconv, self._shapes(desc), self._items(desc)
+        chunks = ceil_div(read[3], CHUNK)
+        blocks = desc.w_shape[1] ** 2 * chunks
+        width = fit.unit if self.pass_name == "fprop" else tile.columns
+        of_tile = blocks * _block_clocks(c, planes, width, tile.columns) + c.end_clocks
+        clocks = ceil_div(items, on.sm_count) * (CONSUMERS * tile.depth * of_tile + c.item_clocks)
+        halos = CONSUMERS * tile.depth * fit.pitch ** 2 * CHUNK * 2 * chunks
+        filters = 0 if fit.held else blocks * tile.columns * CHUNK * 2
+        copied = items * planes * (halos + filters) / on.l2
+        moved = prod(written) * ITEMSIZE[self.writes] + prod(read) * 2 * planes
+        return Cost((Stage(max(clocks / on.rate("clocks"), copied), nbytes=moved, depth=c.depth, launches=1,
+                           seen=c.seen),))
 
     def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
-        fit, fprop = self.fit(desc), self.pass_name == "fprop"
+        fit, fprop, (in_shape, out_shape) = self.fit(desc), self.pass_name == "fprop", self._shapes(desc)
         assert isinstance(fit, Fit)
-        in_shape, out_shape = (desc.x_shape, desc.y_shape) if fprop else (desc.y_shape, desc.x_shape)
-        (n, height, width, channels), columns, side = in_shape, out_shape[3], desc.w_shape[1]
         of_row, each = (self.tile.columns, fit.unit) if fprop else (CHUNK, STEP)
-        table = upload(dilations_of(desc, of_row, each))
-        items = _items(in_shape, columns, self.tile)
-        grid, reach = min(device().sm_count, items), (fit.pitch - SIDE) // 2
-        sizes = n, height, width, channels, columns, side, reach, fit.unit, fit.halo_stages, fit.stages
+        table, grid = upload(dilations_of(desc, of_row, each)), min(device().sm_count, self._items(desc))
+        sizes = (*in_shape, out_shape[3], desc.w_shape[1], (fit.pitch - SIDE) // 2, fit.unit, fit.halo_stages,
+                 fit.stages)
         streams = prod(out_shape) * ITEMSIZE[self.writes] > wgmma.STREAMED_BYTES
         halo = (CHUNK, fit.pitch, fit.pitch, 1)
         box = (wgmma.OUT_ROW // ITEMSIZE[self.writes], SIDE, SIDE, 1)
         filters = ((CHUNK, 1, 1, self.tile.columns if fprop else CHUNK, 1),)
-
         element, planes = self.mode.element, self.mode.planes
 
         @by_address
@@ -113,7 +144,7 @@ class Halo(Candidate):
 def refused(desc: CoConvDesc) -> str | None:
     """Returns why no kernel that copies halos computes desc on this device, or None."""
     one = desc.levels[0][1]
-    if reason := wgmma.refusal(one) or too_large(desc):
+    if reason := wgmma.refusal(one) or oversized(desc):
         return reason
     if one.groups > 1 or (one.h.s, one.w.s) != (1, 1) or one.h.f != one.w.f:
         return (f"{one.groups} groups, stride {one.h.s, one.w.s}, kernel {one.h.f, one.w.f}: it has one group, moves "
@@ -132,10 +163,6 @@ def image_map(ptr: int, dtype: str, shape: Shape, planes: int, box: Shape) -> by
     return tensor_maps(ptr, dtype, [(channels, w, h, n * planes)], [box], (pixel, w * pixel, h * w * pixel))
 
 
-def _items(in_shape: Shape, columns: int, tile: Tile) -> int:
-    return ceil_div(tiles_of(in_shape), CONSUMERS * tile.depth) * ceil_div(columns, tile.columns)
-
-
 def tiles_of(shape: Shape) -> int:
     """Returns the tiles of 8 x 8 pixels of a tensor."""
     n, h, w, _ = shape
@@ -145,54 +172,17 @@ def tiles_of(shape: Shape) -> int:
 def dilations_of(desc: CoConvDesc, of_row: int, each: int) -> np.ndarray:
     """Returns the dilations of y's channels, a byte for `each` of them and 8 bytes for `of_row`; beyond the last, 0."""
     of_channel = np.concatenate([np.full(level.oc, level.h.d, np.uint8) for _, level in desc.levels])
-    rows = ceil_div(len(of_channel), of_row)
-    table = np.zeros((rows, 8), np.uint8)
-    padded = np.zeros(rows * of_row, np.uint8)
-    padded[:len(of_channel)] = of_channel
-    table[:, :of_row // each] = padded.reshape(rows, of_row)[:, ::each]
-    return table.ravel().view(np.int32)
+    rows = np.pad(of_channel, (0, -len(of_channel) % of_row)).reshape(-1, of_row)[:, ::each]
+    return np.pad(rows, ((0, 0), (0, 8 - rows.shape[1]))).ravel().view(np.int32)
 
 
-@lru_cache(maxsize=1024)
-def _fit(pass_name: str, planes: int, tile: Tile, desc: CoConvDesc) -> Fit | str:
-    side, levels = desc.w_shape[1], [level for _, level in desc.levels]
-    fprop = pass_name == "fprop"
-    unit = tile.columns if not fprop else gcd(tile.columns, *(first for first, _ in desc.levels))
-    if unit < tile.columns // 4:
-        return f"levels begin at {[first for first, _ in desc.levels]}, it takes {tile.columns // 4} at a time"
-    pitch = SIDE + (side - 1) * max(level.h.d for level in levels)
-    halos = CONSUMERS * tile.depth * planes * ceil_div(pitch * pitch * CHUNK * 2, 1024) * 1024
-    of_block, room = planes * tile.columns * CHUNK * 2, SHARED_BYTES - CONSUMERS * wgmma.BOX_BYTES
-    channels, columns = (desc.x_shape[3], desc.y_shape[3]) if fprop else (desc.y_shape[3], desc.x_shape[3])
-    blocks = side * side * ceil_div(channels, CHUNK)
-    if pitch > 256 or room - halos < 2 * of_block:
-        return f"halos of {pitch} x {pitch} pixels take {halos} bytes of {room}, a block of filters {of_block}"
-    whole = columns <= tile.columns and blocks <= MOST_STAGES  # all filters stay, if they have room
-    for halo_stages in (2, 1):
-        left = (room - halo_stages * halos) // of_block
-        if left >= (blocks if whole and halo_stages > 1 else 3 if halo_stages > 1 else 2):
-            stages = min(left, MOST_STAGES, blocks)
-            return Fit(unit, halo_stages, stages, pitch, whole and stages == blocks)
-    return f"no room for halos of {halos} bytes"
+def _block_clocks(c: Any, planes: int, width: int, columns: int) -> float:
+    """Returns the clocks of the products of 64 rows, 64 of the sum and so many columns, in products of `width` of them.
 
-
-@lru_cache(maxsize=1024)
-def _cost(pass_name: str, mode: Mode, tile: Tile, desc: CoConvDesc, on: Device) -> Cost:
-    fit = _fit(pass_name, mode.planes, tile, desc)
-    assert isinstance(fit, Fit)
-    c, side = on.table.coconv, desc.w_shape[1]
-    in_shape, out_shape = (desc.x_shape, desc.y_shape) if pass_name == "fprop" else (desc.y_shape, desc.x_shape)
-    blocks, items = side * side * ceil_div(in_shape[3], CHUNK), _items(in_shape, out_shape[3], tile)
-    rounds, products = ceil_div(items, on.sm_count), 3 if mode.planes == 2 else 1
-    width = fit.unit if pass_name == "fprop" else tile.columns
-    step = max(width / 2, c.a_clocks + width / c.b_columns) * tile.columns / width  # of 64 rows and 16 channels
-    of_tile = blocks * 4 * products * step * c.busy[mode.planes] + c.end_clocks
-    clocks = rounds * (CONSUMERS * tile.depth * of_tile + c.item_clocks)
-    halos = CONSUMERS * tile.depth * fit.pitch ** 2 * CHUNK * 2 * ceil_div(in_shape[3], CHUNK)
-    filters = 0 if fit.held else blocks * tile.columns * CHUNK * 2
-    copied = items * mode.planes * (halos + filters) / on.l2
-    moved = prod(out_shape) * ITEMSIZE[mode.writes] + prod(in_shape) * 2 * mode.planes
-    return Cost((Stage(max(clocks / on.rate("clocks"), copied), nbytes=moved, depth=c.depth, launches=1, seen=c.seen),))
+    c: the constants.
+    """
+    products = planes * (planes + 1) // 2
+    return 4 * products * max(width / 2, c.a_clocks + width / c.b_columns) * columns / width * c.busy[planes]
 
 
 # ---- the filter gradient ---------------------------------------------------------------------------------------------
@@ -233,21 +223,35 @@ class HaloWgrad(Candidate):
 
     def cut(self, desc: CoConvDesc) -> Cut:
         """Returns how a launch is laid out; of a halo without room, with too few stages."""
-        return _cut(desc, self.planes, device().sm_count)
+        unit = gcd(CHUNK // self.planes, *(first for first, _ in desc.levels))
+        pitch = SIDE + 2 * max(level.h.d for _, level in desc.levels)
+        buffer = self.planes * (ceil_div(pitch * pitch * CHUNK * 2, 1024) * 1024 + CHUNK * CHUNK * 2)
+        x_chunks = ceil_div(desc.x_shape[3], CHUNK)
+        parts = x_chunks * ceil_div(desc.y_shape[3], CHUNK)
+        slices = max(1, min(device().sm_count // parts, tiles_of(desc.x_shape)))
+        return Cut(unit, pitch, min(MOST_WGRAD_STAGES, SHARED_BYTES // buffer), x_chunks, parts, slices)
 
     def cost(self, desc: CoConvDesc) -> Cost:  # type: ignore[override]
-        return _wgrad_cost(desc, self.planes, device())
+        cut, planes, on, tiles = self.cut(desc), self.planes, device(), tiles_of(desc.x_shape)
+        c, width = on.table.coconv, CHUNK if cut.unit == CHUNK else min(cut.unit, CHUNK // CONSUMERS)
+        of_tile = TAPS * _block_clocks(c, planes, width, CHUNK) * (c.taps if width == CHUNK else 1) + c.tile_clocks
+        waves = ceil_div(cut.parts * cut.slices, on.sm_count)
+        clocks = waves * (ceil_div(tiles, cut.slices) * of_tile + c.slot_clocks)
+        copied = cut.parts * tiles * planes * (cut.pitch ** 2 + SIDE ** 2) * CHUNK * 2 / on.l2
+        moved = 2 * planes * (prod(desc.x_shape) + prod(desc.y_shape))
+        added = Stage(nbytes=2 * 4 * SLOT * cut.parts * cut.slices, level="l2", depth=c.depth, launches=1)
+        return Cost((Stage(max(clocks / on.rate("clocks"), copied), nbytes=moved, depth=c.depth, launches=1,
+                           seen=c.seen), added))
 
     def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
-        cut, (n, height, width, ic), oc = self.cut(desc), desc.x_shape, desc.y_shape[3]
+        cut, (*pixels, ic), oc = self.cut(desc), desc.x_shape, desc.y_shape[3]
         table = upload(dilations_of(desc, CHUNK, cut.unit))
-        sums = upload(np.array([  # SumTile in conv/sum_slices.cu
+        add_up = sum_of([
             (part * cut.slices, cut.slices, g * CHUNK * TAPS * ic + x * CHUNK, min(CHUNK, oc - g * CHUNK) * TAPS,
-             min(CHUNK, ic - x * CHUNK), 0, 0, 0)
-            for part in range(cut.parts) for g, x in [divmod(part, cut.x_chunks)]], np.int32))
-        sizes = n, height, width, cut.x_chunks, cut.parts, (cut.pitch - SIDE) // 2, cut.unit, cut.stages
-        grid, sum_grid = cut.parts * cut.slices, (SLOT // 4 * SPLIT // SUM_THREADS, cut.parts)
-        halo, box = (CHUNK, cut.pitch, cut.pitch, 1), (CHUNK, SIDE, SIDE, 1)
+             min(CHUNK, ic - x * CHUNK))
+            for part in range(cut.parts) for g, x in [divmod(part, cut.x_chunks)]], CHUNK * TAPS, CHUNK, ic, SPLIT)
+        sizes = *pixels, cut.x_chunks, cut.parts, (cut.pitch - SIDE) // 2, cut.unit, cut.stages, ic, oc
+        grid, halo, box = cut.parts * cut.slices, (CHUNK, cut.pitch, cut.pitch, 1), (CHUNK, SIDE, SIDE, 1)
 
         @by_address
         def maps(x_ptr: int, g_ptr: int, dtype: str) -> bytes:
@@ -256,41 +260,12 @@ class HaloWgrad(Candidate):
 
         def run(x: Operand, g: Operand, dw: Array, exact: tuple[Any, ...] = UNFLAGGED) -> None:
             slots = empty((grid * SLOT,), "float32")
-            self.kernel(grid, maps(x.ptr, g.ptr, x.dtype), slots, x.scale, g.scale, table, *sizes, ic, oc,
-                        *exact, 0)
-            SUM_SLICES(sum_grid, slots, dw, sums, SLOT, CHUNK, ic, SPLIT)
+            self.kernel(grid, maps(x.ptr, g.ptr, x.dtype), slots, x.scale, g.scale, table, *sizes, *exact, 0)
+            add_up(slots, dw)
         return launch_of_arrays("wgrad", self.reads, run)
-
-
-@lru_cache(maxsize=1024)
-def _cut(desc: CoConvDesc, planes: int, sm_count: int) -> Cut:
-    unit = gcd(CHUNK // planes, *(first for first, _ in desc.levels))
-    pitch = SIDE + 2 * max(level.h.d for _, level in desc.levels)
-    buffer = planes * (ceil_div(pitch * pitch * CHUNK * 2, 1024) * 1024 + CHUNK * CHUNK * 2)
-    x_chunks, parts = ceil_div(desc.x_shape[3], CHUNK), ceil_div(desc.y_shape[3], CHUNK)
-    parts *= x_chunks
-    slices = max(1, min(sm_count // parts, tiles_of(desc.x_shape)))
-    return Cut(unit, pitch, min(MOST_WGRAD_STAGES, SHARED_BYTES // buffer), x_chunks, parts, slices)
-
-
-@lru_cache(maxsize=1024)
-def _wgrad_cost(desc: CoConvDesc, planes: int, on: Device) -> Cost:
-    cut, c = _cut(desc, planes, on.sm_count), on.table.coconv
-    products, width = 3 if planes == 2 else 1, cut.unit if cut.unit == CHUNK else min(cut.unit, CHUNK // CONSUMERS)
-    step = max(width / 2, c.a_clocks + width / c.b_columns) * CHUNK / width * (c.taps if width == CHUNK else 1)
-    waves = ceil_div(cut.parts * cut.slices, on.sm_count)
-    tiles = ceil_div(tiles_of(desc.x_shape), cut.slices)
-    clocks = waves * (tiles * (TAPS * 4 * products * step * c.busy[planes] + c.tile_clocks) + c.slot_clocks)
-    copied = cut.parts * tiles_of(desc.x_shape) * planes * (cut.pitch ** 2 + SIDE ** 2) * CHUNK * 2 / on.l2
-    moved = 2 * planes * (prod(desc.x_shape) + prod(desc.y_shape))
-    added = Stage(nbytes=2 * 4 * SLOT * cut.parts * cut.slices, level="l2", depth=c.depth, launches=1)
-    return Cost((Stage(max(clocks / on.rate("clocks"), copied), nbytes=moved, depth=c.depth, launches=1, seen=c.seen),
-                 added))
 
 
 TILES = {FP32: (Tile(64, 1), Tile(128, 1)),
          **{mode: (Tile(64, 1), Tile(128, 2)) for mode in (TF32, BF16, FP16)}}
-CANDIDATES: dict[str, tuple[Halo | HaloWgrad, ...]] = {
-    **{pass_name: tuple(Halo(pass_name, mode, tile) for mode, tiles in TILES.items() for tile in tiles)
-       for pass_name in ("fprop", "dgrad")},
-    "wgrad": tuple(map(HaloWgrad, READS))}
+CANDIDATES = (*(Halo(pass_name, mode, tile) for pass_name in ("fprop", "dgrad") for mode, tiles in TILES.items()
+                for tile in tiles), *map(HaloWgrad, READS))

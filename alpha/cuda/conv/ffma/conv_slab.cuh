@@ -1,12 +1,8 @@
-// The frame that fprop and dgrad share on every unit but wgmma: one tile of the dense product of a tap class.
+// The frame that fprop and dgrad (conv_slab.cu) share on every unit but wgmma: one tile of the product of a tap class.
 //
-// What:     out[row][col] = sum over taps and channels k of  in[start(row) + tap][k] * w[tap][col, k]
-// Source:   arXiv 2306.15951, Algorithms 1B and 2B. Differs: positions with the same taps are one product
-// Layout:   in (images, height, width, groups * channels), out (.., groups * columns), both NHWC; w: OHWI
-// GEMM:     rows: (pixel of a class, image), images fastest; sum: taps of the class x channels; columns: of a group
-// Zeros:    a class has the positions that read the same taps (alpha/ops/conv_desc.py: TapClass, one per axis).
-//           Positions, starts and taps are evenly spaced, so a class is a few integers; padding, stride and dilation
-//           are gone before the kernel starts. No product with such a zero is made, and none is tested for
+// Class:    the positions that read the same taps (alpha/ops/conv_desc.py: TapClass, one per axis). Positions, starts
+//           and taps are evenly spaced, so it is a few integers; padding, stride and dilation are gone before the
+//           kernel starts. No product with such a zero is made, and none is tested for
 // Units:    T says what is read and written and what multiplies: gemm_ffma.cuh or gemm_mma.cuh
 // Levels:   of a contextual convolution. In fprop columns differ from class to class. In dgrad a sum is a list of
 //           segments, taps x channels of one level each, one after the other: entries of the table that follow each
@@ -15,7 +11,6 @@
 // Requires: an image of in, an image of out and w have fewer than 2^31 elements, and so do the rows of a class
 // Threads:  a block per slice of a tile (SlabItem), the longest sums first: block b takes entry b of the work list.
 //           Most tiles have one slice; see split.cuh for the others, and T for the threads of a tile
-// Measured: see the kernels that use it
 #pragma once
 #include "conv/exact/exact_sum.cuh"
 #include "gemm_ffma.cuh"

@@ -1,12 +1,8 @@
 """Work list of wgrad: tiles of the filter gradient, cut along their sums so that every multiprocessor has a share.
 
-For a tap and a group, dw is the product of g (rows: output channels) and x (columns: input channels), summed over the
-outputs for which the tap meets a real input. These are a rectangle of pixels in each image (Axis.wgrad_range), so a
-line k of the sum is
-
-    image = k // pixels,  h = k % pixels // width,  w = k % width
-
-and a tile of a tap is cut into ranges of k. There are two ways to cut, and `schedule` takes what costs less:
+Outputs for which a tap meets a real input are a rectangle of pixels in each image (Axis.wgrad_range), so a line k of
+its sum (sk_dilated.cu) is  image = k // pixels,  h = k % pixels // width,  w = k % width,  and a tile is cut into
+ranges of k. There are two ways to cut, and `schedule` takes what costs less:
 
     sliced    every tile into the same number of slices, one block each. Blocks that run at the same time then read the
               same images for different taps, which the L2 cache serves: what few channels on large maps need.
@@ -18,6 +14,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -49,10 +46,10 @@ class Tiling(NamedTuple):
 class Schedule(NamedTuple):
     """Tables as the kernels read them, int32."""
 
-    taps: np.ndarray   # (taps, 8), columns as in TAP_FIELDS; `WgradTap` in conv_wgrad.cuh
+    taps: np.ndarray   # (taps, 8), columns as in TAP_FIELDS; `WgradTap` in sk_dilated.cu
     units: np.ndarray  # (units, 8), columns as in `WgradUnit`
     first: np.ndarray  # (blocks + 1,), block b computes units first[b] .. first[b + 1] - 1
-    sums: np.ndarray   # (tiles in several units, 8), columns as in `SumTile` of conv/sum_slices.cu
+    sums: np.ndarray   # (tiles in several units, 5), what `SumTile` of conv/sum_slices.cu begins with
     slots: int         # tiles of workspace
     time_us: float     # estimate
 
@@ -152,13 +149,8 @@ def _cost_us(desc: ConvDesc, tiling: Tiling, slabs: np.ndarray, units: np.ndarra
 
 def _makespan(length: np.ndarray, slots: int) -> float:
     """Returns the end of the last unit, where the next unit goes to the slot that is free first."""
-    if len(length) <= slots:
-        return float(length.max())
-    rounds = ceil_div(len(length), slots)
-    padded = np.zeros(rounds * slots, length.dtype)
-    padded[:len(length)] = length
-    ends = np.zeros(slots, length.dtype)
-    for units in padded.reshape(rounds, slots):  # near enough: a round starts on the slots in order of their ends
+    padded, ends = np.pad(length, (0, -len(length) % slots)), np.zeros(slots, length.dtype)
+    for units in padded.reshape(-1, slots):  # near enough: a round starts on the slots in order of their ends
         ends = np.sort(ends) + units
     return float(ends.max())
 
@@ -176,9 +168,8 @@ def _tables(desc: ConvDesc, tiling: Tiling, taps: np.ndarray, tiles: np.ndarray,
     ocg, icg = desc.oc // desc.groups, desc.ic // desc.groups
     tap, group, row, col = tiles[cut].T
     out = (group * ocg + row) * (len(taps) * icg) + taps[tap, TAP_FIELDS.index("w")] + col
-    zeros = np.zeros_like(out)
     sums = np.column_stack([start[cut], pieces[cut], out, np.minimum(tiling.rows, ocg - row),
-                            np.minimum(tiling.columns, icg - col), zeros, zeros, zeros])
+                            np.minimum(tiling.columns, icg - col)])
     return Schedule(taps, table.astype(np.int32), first.astype(np.int32), sums.astype(np.int32), int(pieces[cut].sum()),
                     time_us)
 
@@ -187,11 +178,10 @@ def _tables(desc: ConvDesc, tiling: Tiling, taps: np.ndarray, tiles: np.ndarray,
 class StemSchedule(NamedTuple):
     """Tables of the product whose columns are (tap, input channel), int32."""
 
-    classes: np.ndarray  # (classes, 16), as in conv/schedule.py; those with taps
+    classes: np.ndarray  # (classes, fields), as in conv/schedule.py; those with taps
     units: np.ndarray    # (units, 8): class, row, col, k, k_end, slot and 0, 0, one per block; each has its slot
     sums: np.ndarray     # (parts,): slot * columns of a tile + column there, of the parts of a column of dw
     first: np.ndarray    # (columns of dw * row tiles + 1,): where those of column k and row tile r begin
-    slots: int           # of the workspace
     row_tiles: int       # of the output channels
 
 
@@ -206,31 +196,27 @@ def stem_schedule(desc: ConvDesc, tiling: Tiling) -> StemSchedule:
     tiles = -(-columns // tiling.columns) * row_tiles
     share = _stem_share(slabs, tiles, tiling.blocks)
     units: list[tuple[int, ...]] = []
-    parts: list[list[list[int]]] = [[[] for _ in range(row_tiles)]
-                                    for _ in range(desc.h.f * desc.w.f * desc.ic)]
+    parts: list[tuple[int, int]] = []  # (column of dw and row tile, entry of sums)
     for number, cls in enumerate(classes):
         count = ceil_div(int(slabs[number]), share)
         cuts = [int(slabs[number]) * s // count * tiling.k for s in range(count)] + [int(cls[0])]
         for col in range(0, int(columns[number]), tiling.columns):
             found = _class_columns(cls, desc.ic)[col:col + tiling.columns]
             for r in range(row_tiles):
-                for at, k in enumerate(found):
-                    parts[k][r] += [(len(units) + s) * tiling.columns + at for s in range(count)]
+                parts += [(k * row_tiles + r, (len(units) + s) * tiling.columns + at)
+                          for at, k in enumerate(found) for s in range(count)]
                 units += [(number, r * tiling.rows, col, a, b, len(units) + s, 0, 0) for s, (a, b) in
                           enumerate(pairwise(cuts))]
-    flat = [part for rows in parts for part in rows]
-    first = np.cumsum([0] + [len(part) for part in flat])
     table = np.array(sorted(units, key=lambda unit: unit[3] - unit[4]), np.int32).reshape(-1, 8)
-    sums = np.array([entry for part in flat for entry in part], np.int32)
-    return StemSchedule(classes, table, sums, first.astype(np.int32), len(units), row_tiles)
+    which, sums = np.array(sorted(parts, key=itemgetter(0)), np.int32).reshape(-1, 2).T
+    first = np.searchsorted(which, np.arange(desc.h.f * desc.w.f * desc.ic * row_tiles + 1))
+    return StemSchedule(classes, table, sums, first.astype(np.int32), row_tiles)
 
 
 def _stem_share(slabs: np.ndarray, tiles: np.ndarray, blocks: int) -> int:
     """Returns the least number of slabs per unit, at least LEAST_SLABS, with which the units fit the blocks."""
-    if not len(slabs):
-        return LEAST_SLABS
     share = max(LEAST_SLABS, int((slabs * tiles).sum()) // blocks)
-    while share < slabs.max() and int((-(-slabs // share) * tiles).sum()) > blocks:
+    while share < slabs.max(initial=0) and int((-(-slabs // share) * tiles).sum()) > blocks:
         share += max(1, share // 64)
     return share
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import TAP_FIELDS, Schedule, Tiling, schedule
@@ -21,25 +23,44 @@ TILES = (Tile(128, 128, 16, 8, 8, 4, 2), Tile(64, 64, 16, 8, 8, 3, 8), Tile(32, 
          Tile(32, 32, 16, 4, 4, 4, 6, vector=1), Tile(128, 64, 16, 8, 8, 4, 3))
 LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared memory, which comes on top
 
-# WgradTensors of conv_wgrad.cuh, and Exact.
+# WgradTensors of sk_dilated.cu, and Exact.
 WGRAD_ARGS = ("ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, ptr first, i64 x_image, i64 g_image, i32 x_h, "
               "i32 x_w, i32 g_h, i32 g_w, i32 rows, i32 cols, i32 dw_row, i64 x_plane, i64 g_plane, ptr x_scale, "
               f"ptr g_scale, {EXACT_ARGS}")
-SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
-                    "i32 dw_row, i32 split", threads=256)
+_SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
+                     "i32 dw_row, i32 split", threads=256)
 MOST_SPLIT = 32
 
 
+def sum_of(tiles: Any, rows: int, columns: int, dw_row: int, split: int) -> Callable[[Array, Array], None]:
+    """Returns the launch (workspace, dw) that adds up the slots of tiles of rows x columns.
+
+    tiles: of each the first slot, the number of slots, the elements of dw up to it, and the rows and columns of it that
+        exist, as `SumTile` of conv/sum_slices.cu begins.
+    split: threads that share an element.
+    """
+    table, floats = np.zeros((len(tiles), 8), np.int32), rows * columns
+    table[:, :5] = tiles
+    there, grid = upload(table), (floats * split // 1024, len(tiles))
+
+    def launch(work: Array, dw: Array) -> None:
+        _SUM_SLICES(grid, work, dw, there, floats, columns, dw_row, split)
+    return launch
+
+
 class WgradTile(ConvTile):
-    """A kernel over the work list of schedule_wgrad.py; a subclass adds `prepare`."""
+    """A tile of sk_dilated, over the work list of schedule_wgrad.py.  elements: as of SlabTile."""
 
     pass_name = "wgrad"
     itemsize = 4  # bytes of what it reads of an element
 
-    def __init__(self, tile: Tile | MmaTile, name: str, elements: dict[str, str]) -> None:
+    def __init__(self, tile: Tile | MmaTile, name: str = "", elements: dict[str, str] | None = None) -> None:
         kernel = Kernel("sk_dilated.cu", "sk_dilated", WGRAD_ARGS, threads=tile.threads,
-                        shared=tile.shared_bytes(False, False), defines={**tile.defines, **elements})
-        super().__init__(tile, name, kernel, 2 * LINE_BYTES * tile.threads)
+                        shared=tile.shared_bytes(False, False), defines={**tile.defines, **(elements or {})})
+        super().__init__(tile, name or f"sk_dilated {tile}", kernel, 2 * LINE_BYTES * tile.threads)
+
+    def slab_clocks(self) -> float:
+        return self.tile.clocks(device().table.ffma.wgrad[str(self.tile)])
 
     def schedule(self, desc: ConvDesc) -> Schedule:
         tile, blocks, on = self.tile, self.resident, device()
@@ -50,6 +71,17 @@ class WgradTile(ConvTile):
         c = device().table.ffma
         return Cost((Stage(self.schedule(desc).time_us, depth=c.depth, launches=c.launches),))
 
+    def prepare(self, desc: ConvDesc) -> Launch:
+        return self.on_operands(desc)
+
+    def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Launch:
+        """Returns the launch (x, g, dw); first, channels: as of `run_of`."""
+        run = self.run_of(desc, first, channels)
+
+        def launch(x: Array, g: Array, dw: Array) -> None:
+            run(x, offset(g, 4 * first), dw, UNSCALED)
+        return launch
+
     def run_of(self, desc: ConvDesc, first: int, channels: int) -> Callable[..., None]:
         """Returns run(x, g, dw, scaled): a launch, and the sum of slices; `scaled` as of SlabTile.
 
@@ -58,7 +90,7 @@ class WgradTile(ConvTile):
         plan, tile, pitch, kernel = self.schedule(desc), self.tile, channels or desc.oc, self.kernel
         table = plan.taps.copy()
         table[:, TAP_FIELDS.index("g")] = table[:, TAP_FIELDS.index("g")] // desc.oc * pitch
-        *tables, sums = (upload(a) for a in (table, *plan[1:4]))
+        tables = [upload(a) for a in (table, plan.units, plan.first)]
         h, w, icg = desc.h, desc.w, desc.ic // desc.groups
         dw_row = h.f * w.f * icg
         sizes = (h.i * w.i * desc.ic, h.o * w.o * pitch, h.s * w.i * desc.ic, w.s * desc.ic, w.o * pitch, pitch,
@@ -67,35 +99,14 @@ class WgradTile(ConvTile):
         split = 1
         while split < MOST_SPLIT and len(plan.sums) and split * len(plan.sums) * 2 <= slots:
             split *= 2
-        grid, sum_grid = len(plan.first) - 1, (tile_floats * split // 1024, len(plan.sums))
+        grid, add_up = len(plan.first) - 1, sum_of(plan.sums, tile.rows, tile.columns, dw_row, split)
 
         def run(x: Any, g: Any, dw: Array, scaled: tuple[Any, ...]) -> None:
             work, out = empty((slots * tile_floats,), "float32") if slots else None, offset(dw, 4 * first * dw_row)
             kernel(grid, x, g, out, work, *tables, *sizes, *scaled)
             if work:
-                SUM_SLICES(sum_grid, work, out, sums, tile_floats, tile.columns, dw_row, split)
+                add_up(work, out)
         return run
 
 
-class SkDilated(WgradTile):
-    """A tile of sk_dilated."""
-
-    def __init__(self, tile: Tile) -> None:
-        super().__init__(tile, f"sk_dilated {tile}", {})
-
-    def slab_clocks(self) -> float:
-        return self.tile.clocks(device().table.ffma.wgrad[str(self.tile)])
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        return self.on_operands(desc)
-
-    def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Launch:
-        """Returns the launch (x, g, dw); first, channels: as above."""
-        run = self.run_of(desc, first, channels)
-
-        def launch(x: Array, g: Array, dw: Array) -> None:
-            run(x, offset(g, 4 * first), dw, UNSCALED)
-        return launch
-
-
-CANDIDATES = tuple(map(SkDilated, TILES))
+CANDIDATES = tuple(map(WgradTile, TILES))

@@ -12,7 +12,7 @@ from alpha.cuda.conv.costs import RESERVED, Cost, device, time_us
 from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.schedule import Slabs, dgrad_slabs, fprop_slabs, oversized
+from alpha.cuda.conv.schedule import Slabs, dgrad_slabs, fprop_slabs, multiples, oversized
 from alpha.cuda.conv.split import SPLITS, Partial, cut, refusal, shares
 from alpha.cuda.lazy import EXACT_ARGS, UNFLAGGED
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
@@ -35,9 +35,8 @@ MOST_SEGMENTS, SEGMENT_BYTES = 8, 40  # of a sum of dgrad; those of fprop have o
 
 class ConvTile(Candidate):
     """A kernel with one tile.  `copied` names the channels, "input" or "output", that it copies 16 bytes of at a time;
-    `static_shared` is the shared memory that it has beside the tiles, in bytes; `b_kmajor` tells how operand B lies."""
+    `static_shared` is the shared memory that it has beside the tiles, in bytes."""
 
-    b_kmajor = False
     copied: tuple[str, ...] = ("input", "output")
 
     def __init__(self, tile: Tile | MmaTile, name: str, kernel: Kernel, static_shared: int) -> None:
@@ -61,7 +60,7 @@ class ConvTile(Candidate):
         return clocks / on.sm_count / on.clocks_per_us
 
     def rejection(self, desc: ConvDesc) -> str | None:
-        channels = {"input": desc.ic // desc.groups, "output": desc.oc // desc.groups}
+        channels = multiples(desc)
         if any(channels[name] % self.tile.vector for name in self.copied):
             numbers = " and ".join(f"{channels[name]} {name}" for name in self.copied)
             return f"{numbers} channels of a group are no multiples of {self.tile.vector}"
@@ -71,43 +70,43 @@ class ConvTile(Candidate):
 
 
 class SlabTile(ConvTile):
-    """A kernel over tap classes with one tile, whose sums may be cut into slices.
+    """A tile of conv_v2, for fprop, or of ks_deconv, for dgrad, whose sums may be cut into slices.
 
-    A subclass adds `prepare`.
     Args:
         pass_name: "fprop" or "dgrad".
-        split: into how many slices the longest sums are cut; 0: as many as are done first by estimate.
+        split: into how many slices the longest sums are cut; 0: as many as are done first by estimate. Those of tiles
+            with `terms` are not cut.
         elements: the macros ELEMENT and OUT of tiles on tensor cores.
     """
 
-    def __init__(self, pass_name: str, tile: Tile | MmaTile, split: int, name: str, elements: dict[str, str]) -> None:
+    def __init__(self, pass_name: str, tile: Tile | MmaTile, split: int = 0, name: str = "",
+                 elements: dict[str, str] | None = None) -> None:
         self.pass_name, self.split, self.b_kmajor = pass_name, split, pass_name == "fprop"
         rows, segments = 2 * tile.rows + tile.columns * self.b_kmajor, 1 if self.b_kmajor else MOST_SEGMENTS
         kernel = Kernel("conv_slab.cu", ENTRIES[pass_name], SLAB_ARGS, threads=tile.threads,
-                        defines={**tile.defines, **elements}, shared=tile.shared_bytes(True, self.b_kmajor))
+                        defines={**tile.defines, **(elements or {})}, shared=tile.shared_bytes(True, self.b_kmajor))
+        name = name or f"{ENTRIES[pass_name]} {tile}"
         super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernel,
                          8 * rows + SEGMENT_BYTES * segments + 64)
         self.slabs_of: Callable[[ConvDesc | CoConvDesc], Slabs] = SLABS[pass_name]
         self.copied = ("input",) if pass_name == "fprop" else ("input", "output")
 
     def rejection(self, desc: ConvDesc) -> str | None:
+        if self.pass_name == "dgrad" and len(desc.levels) > MOST_SEGMENTS:
+            return f"{len(desc.levels)} levels, a sum has at most {MOST_SEGMENTS} segments"
         reason = super().rejection(desc)
         if reason or self.split <= 1:
             return reason
         return refusal(self.sums(desc), self.split, self.resident * device().sm_count)
 
     def cost(self, desc: ConvDesc) -> Cost:
-        return self._cheapest(desc)[1]
-
-    def split_of(self, desc: ConvDesc | CoConvDesc) -> int:
-        """Returns into how many slices the longest sums are cut."""
-        return self._cheapest(desc)[0]
+        return self.cheapest(desc)[1]
 
     def slab_clocks(self) -> float:
         return self.tile.slab_clocks(self.b_kmajor)
 
-    def _cheapest(self, desc: ConvDesc | CoConvDesc) -> tuple[int, Cost]:
-        """Returns the split that is done first, and what it costs."""
+    def cheapest(self, desc: ConvDesc | CoConvDesc) -> tuple[int, Cost]:
+        """Returns into how many slices the longest sums are cut, so that all is done first, and what that costs."""
         sums, slab_clocks, blocks = self.sums(desc), self.slab_clocks(), self.resident * device().sm_count
         splits = [self.split] if self.split else [s for s in SPLITS if s == 1 or not refusal(sums, s, blocks)]
         return min(((split, makespan(slab_clocks, self.tile.threads, shares(sums, split)))
@@ -124,10 +123,17 @@ class SlabTile(ConvTile):
         work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), split)
         return work, Partial(slots, tile.rows * tile.columns)
 
+    def prepare(self, desc: ConvDesc) -> Launch:
+        run = self.run_of(desc)
+
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            run(x, w, y, epilogue, UNSCALED)
+        return launch
+
     def run_of(self, desc: ConvDesc | CoConvDesc) -> Callable[..., None]:
         """Returns run(in, w, out, epilogue, scaled): a launch, `scaled` being what reading planes takes."""
-        slabs, split = self.slabs_of(desc), self.split_of(desc)
-        work, partial = self.work_list(desc, split)
+        slabs = self.slabs_of(desc)
+        work, partial = self.work_list(desc, self.cheapest(desc)[0])
         kernel, grid, arrays = self.kernel, len(work), (upload(slabs.classes), upload(work))
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.columns, slabs.w_row
 
@@ -137,18 +143,4 @@ class SlabTile(ConvTile):
         return run
 
 
-class FfmaSlab(SlabTile):
-    """A tile of conv_v2, for fprop, or of ks_deconv, for dgrad.  Sums of tiles with `terms` are not cut."""
-
-    def __init__(self, pass_name: str, tile: Tile, split: int = 0) -> None:
-        super().__init__(pass_name, tile, split, f"{ENTRIES[pass_name]} {tile}", {})
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        run = self.run_of(desc)
-
-        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
-            run(x, w, y, epilogue, UNSCALED)
-        return launch
-
-
-CANDIDATES = tuple(FfmaSlab(pass_name, tile) for pass_name in SLABS for tile in TILES)
+CANDIDATES = tuple(SlabTile(pass_name, tile) for pass_name in SLABS for tile in TILES)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from alpha.cuda.conv.costs import Cost, Stage, device
-from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
+from alpha.cuda.conv.ffma.sk_dilated import sum_of
 from alpha.cuda.conv.first_layer.stem import Tiles, channels_refusal, tiles_of
 from alpha.cuda.conv.planner import Candidate, Launch, precision_of
 from alpha.cuda.conv.schedule import oversized
@@ -13,7 +11,7 @@ from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 CHANNELS, MOST_CHANNELS = (1, 3), (1, 2, 3, 4)                  # of x: grey and colour; of float32 forward
@@ -41,13 +39,17 @@ def blocks_of(tiles: int, most: int) -> int:
 class Few(Candidate):
     """few_fprop or few_wgrad of a dtype."""
 
-    def __init__(self, pass_name: str, dtype: str, args: str) -> None:
+    def __init__(self, pass_name: str, dtype: str) -> None:
+        fprop = pass_name == "fprop"
         self.pass_name, self.name, self.reads = pass_name, f"few_{pass_name} {dtype}", dtype
+        self.writes = dtype if fprop else "float32"
         self.precisions = None if dtype == "float32" else (precision_of(dtype),)
-        self.serves_more = dtype == "float32" and pass_name == "fprop"
-        channels = MOST_CHANNELS if self.serves_more else CHANNELS
-        self.kernels = {ic: Kernel("conv_few.cu", f"few_{pass_name}_{dtype}", args, threads=THREADS[pass_name],
-                                   defines={"CHANNELS": ic}) for ic in channels}
+        self.serves_more = dtype == "float32" and fprop
+        operands, relu = ("ptr x, ptr w, ptr b, ptr y", ", i32 relu") if fprop else ("ptr x, ptr g, ptr work", "")
+        self.kernels = {ic: Kernel("conv_few.cu", f"few_{pass_name}_{dtype}",
+                                   f"{operands}, {SHAPE_ARGS}, i32 tiles{relu}", threads=THREADS[pass_name],
+                                   defines={"CHANNELS": ic})
+                        for ic in (MOST_CHANNELS if self.serves_more else CHANNELS)}
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if refused := channels_refusal(desc):
@@ -78,15 +80,10 @@ class Few(Candidate):
     def _tiles(self, desc: ConvDesc) -> Tiles | None:
         return tiles_of(desc, POSITIONS, BANKS - 1, device().sm_count)
 
-
-class FewFprop(Few):
-    """few_fprop of a dtype."""
-
-    def __init__(self, dtype: str) -> None:
-        super().__init__("fprop", dtype, f"ptr x, ptr w, ptr b, ptr y, {SHAPE_ARGS}, i32 tiles, i32 relu")
-        self.writes = dtype
-
     def prepare(self, desc: ConvDesc) -> Launch:
+        return self._fprop(desc) if self.pass_name == "fprop" else self._wgrad(desc)
+
+    def _fprop(self, desc: ConvDesc) -> Launch:
         kernel, sizes = self.kernels[desc.ic], self.sizes(desc)
         columns = ceil_div(desc.oc, MOST)
         grid = blocks_of(sizes[-1], context.sm_count * BLOCKS["fprop"] // columns), columns
@@ -96,27 +93,18 @@ class FewFprop(Few):
             kernel(grid, x, as_float32(w), b, y, *sizes, relu)
         return launch
 
-
-class FewWgrad(Few):
-    """few_wgrad of a dtype."""
-
-    def __init__(self, dtype: str) -> None:
-        super().__init__("wgrad", dtype, f"ptr x, ptr g, ptr work, {SHAPE_ARGS}, i32 tiles")
-
-    def prepare(self, desc: ConvDesc) -> Launch:
+    def _wgrad(self, desc: ConvDesc) -> Launch:
         kernel, sizes, taps, columns = self.kernels[desc.ic], self.sizes(desc), desc.h.f * desc.w.f, TAPS * desc.ic
         chunks, depth = ceil_div(taps, TAPS), taps * desc.ic
-        blocks, floats = blocks_of(sizes[-1], context.sm_count * BLOCKS["wgrad"] // chunks), MOST * columns
-        sums = upload(np.array([  # SumTile in conv/sum_slices.cu
-            (chunk * blocks, blocks, chunk * columns, desc.oc, min(columns, depth - chunk * columns), 0, 0, 0)
-            for chunk in range(chunks)], np.int32))
-        sum_grid = floats * SPLIT // 1024, chunks
+        blocks = blocks_of(sizes[-1], context.sm_count * BLOCKS["wgrad"] // chunks)
+        add_up = sum_of([(chunk * blocks, blocks, chunk * columns, desc.oc, min(columns, depth - chunk * columns))
+                         for chunk in range(chunks)], MOST, columns, depth, SPLIT)
 
         def launch(x: Array, g: Array, dw: Array) -> None:
-            work = empty((blocks * chunks * floats,), "float32")
+            work = empty((blocks * chunks * MOST * columns,), "float32")
             kernel((chunks, blocks), x, g, work, *sizes)
-            SUM_SLICES(sum_grid, work, dw, sums, floats, columns, depth, SPLIT)
+            add_up(work, dw)
         return launch
 
 
-CANDIDATES = tuple(kind(dtype) for kind in (FewFprop, FewWgrad) for dtype in FLOAT_DTYPES)
+CANDIDATES = tuple(Few(pass_name, dtype) for pass_name in ("fprop", "wgrad") for dtype in FLOAT_DTYPES)

@@ -175,7 +175,7 @@ class StemWgrad(Candidate):
         classes, units, sums, first = (upload(table) for table in plan[:4])
         x_image, g_image = desc.h.i * desc.w.i * desc.ic, desc.h.o * desc.w.o * desc.oc
         dw_row = desc.h.f * desc.w.f * desc.ic
-        grid, work_size, kernel = len(plan.units), plan.slots * tile.rows * tile.columns, self.kernel
+        grid, work_size, kernel = len(plan.units), len(plan.units) * tile.rows * tile.columns, self.kernel
 
         def launch(x: Array, g: Array, dw: Array) -> None:
             work = empty((work_size,), "float32")

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from alpha.config import config
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.transformed import fft, winograd
-from alpha.cuda.conv.transformed.products import TERMS, Product, desc_of, product_of
-from alpha.cuda.conv.transformed.tiling import filters_cut, map_cuts
+from alpha.cuda.conv.schedule import POINT
+from alpha.cuda.conv.transformed.products import TERMS, Product, product_of
+from alpha.cuda.conv.transformed.transforms import FFT, LANES, WINOGRAD, filters_cut, map_cuts
 from alpha.cuda.ops.pointwise import add_to
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
@@ -49,7 +49,7 @@ class Sizes(NamedTuple):
     """What a pass is made of."""
 
     tiles: Tiles  # of the maps, with the channels that are read and those that are written
-    kernels: Any  # of the transforms
+    kernels: Any  # the transforms
     chunk: int    # tiles at a time
     outer: int    # written channels at a time
     numbers: int  # floats of a spectral point's channel
@@ -64,9 +64,9 @@ class Sizes(NamedTuple):
         """Yields the first channel and the number of channels of each block."""
         return ((first, min(self.outer, self.tiles.outer - first)) for first in range(0, self.tiles.outer, self.outer))
 
-    def floats(self, channels: int, tiles: int = 0) -> int:
+    def floats(self, channels: int) -> int:
         """Returns the floats of the transformed tiles of a chunk."""
-        return (tiles or self.chunk) * self.numbers * channels
+        return self.chunk * self.numbers * channels
 
     @property
     def filter_floats(self) -> int:
@@ -89,7 +89,7 @@ class Transformed(Candidate):
             f = desc.h.f, desc.w.f
             return f"tiles of {self.way.tile} do not suit filters of {f} on maps of {desc.y_shape[1:3]}"
         sizes = self.sizes(desc)
-        if getattr(sizes.kernels, "shared", 0) > context.max_shared:
+        if sizes.kernels.shared > context.max_shared:
             return f"{sizes.kernels.shared} bytes of shared memory, the device has {context.max_shared}"
         if not sizes.kernels.depthwise and not product_of(self._product(sizes), self.pass_name == "wgrad"):
             return "its products are larger than the kernels' 32-bit integers hold"
@@ -117,10 +117,10 @@ class Transformed(Candidate):
         return 4 * (s.floats(s.tiles.inner + s.outer) + s.filter_floats * (2 if self.pass_name == "wgrad" else 1))
 
     def _product(self, s: Sizes, tiles: int = 0, outer: int = 0) -> ConvDesc:
-        inner, outer = s.kernels.parts * s.tiles.inner, s.kernels.parts * (outer or s.outer)
+        points, read, written = s.tiles.points, s.kernels.parts * s.tiles.inner, s.kernels.parts * (outer or s.outer)
         if self.pass_name != "wgrad":  # a dgrad, which writes what a convolution reads
-            inner, outer = outer, inner
-        return desc_of(tiles or s.chunk, s.tiles.points, inner, outer)
+            read, written = written, read
+        return ConvDesc(tiles or s.chunk, points * read, points * written, POINT, POINT, points)
 
     def _multiplier(self, desc: ConvDesc) -> Product:
         found = product_of(desc, self.pass_name == "wgrad")
@@ -142,7 +142,7 @@ class Transformed(Candidate):
         if s.kernels.depthwise and self.pass_name != "wgrad":
             both = flops["in"] + flops["out"]
             one = Stage(both / fma, "fma", 4 * (prod(read) + prod(written)) / dram, "dram", c.depth, c.launches)
-            return Cost((filters, one), self.workspace(desc), known.error)
+            return Cost((filters, one), known.error)
         points = s.tiles.count * s.numbers
         stages = [filters, transform("in", blocks * (prod(read) + points * s.tiles.inner), blocks * count),
                   transform("out", prod(written) + points * s.tiles.outer, blocks * count)]
@@ -154,7 +154,7 @@ class Transformed(Candidate):
         if self.pass_name == "wgrad" and count > 1:
             stages.append(Stage(0.0, "fma", 12 * blocks * (count - 1) * s.filter_floats / dram, "dram", 0,
                                 c.launches * blocks * (count - 1)))
-        return Cost(tuple(stages), self.workspace(desc), known.error)
+        return Cost(tuple(stages), known.error)
 
     # ---- launches ----------------------------------------------------------------------------------------------------
 
@@ -168,8 +168,7 @@ class Transformed(Candidate):
         s, turned = self.sizes(desc), self.pass_name == "dgrad"
         inputs, outputs = map_cuts(self.way, self.pass_name, desc)
         f = desc.h.f, desc.w.f
-        cut = filters_cut(1, desc.ic, f, (0, 1, prod(f)), turned)
-        transform = s.kernels.step("filters", cut, s.kernels.points_of(desc.ic))
+        transform = s.kernels.step("filters", filters_cut(1, desc.ic, f, (0, 1, prod(f)), turned))
         run, floats = s.kernels.in_one(inputs, outputs), s.filter_floats
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
@@ -178,31 +177,34 @@ class Transformed(Candidate):
             run(x, u, y, *epilogue)
         return launch
 
-    def _forward(self, desc: ConvDesc) -> Launch:
-        s, turned = self.sizes(desc), self.pass_name == "dgrad"
+    def _chunks(self, desc: ConvDesc, s: Sizes, outer: int) -> list[tuple[Any, Any, Any]]:
+        """Returns for each chunk the launches from and to maps, of so many written channels, and of the product."""
         inputs, outputs = map_cuts(self.way, self.pass_name, desc)
-        kernels, inner, size = s.kernels, s.tiles.inner, prod(desc.w_shape[1:])
+        kernels, inner, written = s.kernels, s.tiles.inner, "outputs_t" if self.pass_name == "wgrad" else "outputs"
+        found = []
+        for tile, count in s.chunks:
+            product = self._product(s, count, outer)
+            found.append((
+                kernels.step("inputs", inputs, tile, count),
+                kernels.step(written, outputs.channels(outer), tile, count),
+                kernels.sums(count, inner) if kernels.depthwise else self._multiplier(product).prepare(product)))
+        return found
+
+    def _forward(self, desc: ConvDesc) -> Launch:
+        s, turned, size = self.sizes(desc), self.pass_name == "dgrad", prod(desc.w_shape[1:])
         strides, step = ((size, desc.ic, 1), 1) if turned else ((1, desc.ic, size), size)
         steps = []
         for first, outer in s.blocks:
-            cut = filters_cut(inner, outer, (desc.h.f, desc.w.f), strides, turned)
-            chunks = []
-            for tile, count in s.chunks:
-                product = self._product(s, count, outer)
-                chunks.append((kernels.step("inputs", inputs, kernels.points_of(inner), tile, count),
-                               self._multiplier(product).prepare(product),
-                               kernels.step("outputs", outputs.channels(outer), kernels.points_of(outer),
-                                                 tile, count)))
-            steps.append((4 * first * step, 4 * first,
-                          kernels.step("filters", cut, kernels.points_of(outer, inner)), chunks))
-        sizes = s.filter_floats, s.floats(inner), s.floats(s.outer)
+            cut = filters_cut(s.tiles.inner, outer, (desc.h.f, desc.w.f), strides, turned)
+            steps.append((4 * first * step, 4 * first, s.kernels.step("filters", cut), self._chunks(desc, s, outer)))
+        sizes = s.filter_floats, s.floats(s.tiles.inner), s.floats(s.outer)
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             bias, relu = epilogue
             u, v, m = (empty((size,), "float32") for size in sizes)
             for w_at, y_at, transform, chunks in steps:
                 transform(offset(w, w_at), u)
-                for to_points, multiply, to_pixels in chunks:
+                for to_points, to_pixels, multiply in chunks:
                     to_points(x, v)
                     multiply(v, u, m)
                     to_pixels(m, offset(y, y_at), bias and offset(bias, y_at), relu)
@@ -210,22 +212,12 @@ class Transformed(Candidate):
 
     def _gradient(self, desc: ConvDesc) -> Launch:
         s, depthwise = self.sizes(desc), desc.groups > 1
-        inputs, outputs = map_cuts(self.way, "wgrad", desc)
-        kernels, inner, f, row = s.kernels, s.tiles.inner, (desc.h.f, desc.w.f), prod(desc.w_shape[1:])
+        inner, f, row = s.tiles.inner, (desc.h.f, desc.w.f), prod(desc.w_shape[1:])
         steps = []
         for first, outer in s.blocks:
-            cut = filters_cut(outer, inner, f, (row, desc.ic, 1))
-            if depthwise:
-                cut = filters_cut(1, inner, f, (0, 1, row))
-            points = kernels.points_of(inner) if depthwise else kernels.points_of(inner, outer)
-            chunks = []
-            for tile, count in s.chunks:
-                product = self._product(s, count, outer)
-                chunks.append((kernels.step("inputs", inputs, kernels.points_of(inner), tile, count),
-                               kernels.step("outputs_t", outputs.channels(outer), kernels.points_of(outer),
-                                                 tile, count),
-                               kernels.sums(count, inner) if depthwise else self._multiplier(product).prepare(product)))
-            steps.append((4 * first, 4 * first * row, chunks, kernels.step("filters_t", cut, points)))
+            filters, strides = (1, (0, 1, row)) if depthwise else (outer, (row, desc.ic, 1))
+            steps.append((4 * first, 4 * first * row, self._chunks(desc, s, outer),
+                          s.kernels.step("filters_t", filters_cut(filters, inner, f, strides))))
         size, sizes = s.filter_floats, (s.floats(inner), s.floats(s.outer))
 
         def launch(x: Array, g: Array, dw: Array) -> None:
@@ -246,7 +238,7 @@ class Transformed(Candidate):
 @lru_cache(maxsize=4096)
 def _sizes(way: Way, pass_name: str, desc: ConvDesc, chunk_bytes: int) -> Sizes:
     depthwise, tiles = desc.groups > 1, tiles_of(way, pass_name, desc)
-    kernels = winograd.KERNELS[way.tile, desc.h.f] if way.name == "winograd" else fft.KERNELS[way.tile, depthwise]
+    kernels = WINOGRAD[way.tile, desc.h.f] if way.name == "winograd" else FFT[way.tile, depthwise]
     outer = outer_at_a_time(way, tiles, depthwise)
     numbers = kernels.parts * kernels.points
     least = 1 if depthwise else LEAST_TILES if way.name == "winograd" else LEAST_FFT_TILES
@@ -256,6 +248,6 @@ def _sizes(way: Way, pass_name: str, desc: ConvDesc, chunk_bytes: int) -> Sizes:
     return Sizes(tiles, kernels, ceil_div(tiles.count, ceil_div(tiles.count, most)), outer, numbers)
 
 
-WINOGRAD_TILES, FFT_EDGES = (2, 4), tuple(fft.LANES)
+WINOGRAD_TILES = 2, 4
 CANDIDATES = tuple(Transformed(pass_name, Way(name, tile)) for pass_name in ("fprop", "dgrad", "wgrad")
-                   for name, tiles in (("winograd", WINOGRAD_TILES), ("fft", FFT_EDGES)) for tile in tiles)
+                   for name, tiles in (("winograd", WINOGRAD_TILES), ("fft", LANES)) for tile in tiles)

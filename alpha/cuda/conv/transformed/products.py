@@ -14,9 +14,9 @@ from functools import lru_cache
 import numpy as np
 
 from alpha.cuda.conv.ffma.gemm import Tile
-from alpha.cuda.conv.ffma.sk_dilated import SkDilated
-from alpha.cuda.conv.ffma.slab import FfmaSlab
-from alpha.cuda.conv.schedule import POINT, Slabs, dgrad_slabs
+from alpha.cuda.conv.ffma.sk_dilated import WgradTile
+from alpha.cuda.conv.ffma.slab import SlabTile
+from alpha.cuda.conv.schedule import Slabs, dgrad_slabs
 from alpha.ops.conv_desc import ConvDesc
 
 TERMS = 64
@@ -31,7 +31,7 @@ class PointSlabs(Slabs):
         return np.ascontiguousarray(found[np.lexsort((found[:, 2], found[:, 1], found[:, 3]))])
 
 
-class Forward(FfmaSlab):
+class Forward(SlabTile):
     """M (tiles, points, outer) from V and U: the dgrad of a 1x1 convolution, as U's rows are the terms of the sum."""
 
     def __init__(self, tile: Tile) -> None:
@@ -39,13 +39,8 @@ class Forward(FfmaSlab):
         self.slabs_of = lru_cache(maxsize=64)(lambda desc: PointSlabs(*dgrad_slabs(desc)))
 
 
-Product = Forward | SkDilated
-FORWARD, GRADIENT = (tuple(map(Forward, TILES)), tuple(map(SkDilated, TILES)))
-
-
-def desc_of(tiles: int, points: int, inner: int, outer: int) -> ConvDesc:
-    """Returns the description of a product: of the sums over tiles as they are, of those over `inner` as a dgrad."""
-    return ConvDesc(tiles, points * inner, points * outer, POINT, POINT, points)
+Product = Forward | WgradTile
+FORWARD, GRADIENT = (tuple(map(Forward, TILES)), tuple(map(WgradTile, TILES)))
 
 
 @lru_cache(maxsize=1024)

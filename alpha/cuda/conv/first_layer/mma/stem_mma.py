@@ -9,10 +9,8 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-import numpy as np
-
 from alpha.cuda.conv.costs import RESERVED, Cost, Stage, device
-from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
+from alpha.cuda.conv.ffma.sk_dilated import sum_of
 from alpha.cuda.conv.first_layer.stem import PATCH, Tiles, channels_refusal, patch_of, tiles_of
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
@@ -20,7 +18,7 @@ from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 THREADS, POSITIONS, CHUNK, COLUMNS = 256, 256, 32, 64  # of the kernels
@@ -152,17 +150,16 @@ class StemMmaWgrad(Candidate):
         kernel, total, depth = self.kernel, desc.n * tiles.per_image, desc.h.f * desc.w.f * desc.ic
         blocks = min(total, max(1, context.sm_count * BLOCKS // (chunks * row_tiles)))
         grid, sizes = (chunks, blocks, row_tiles), (*shape_of(desc, tiles), total)
-        sums = upload(np.array([  # SumTile in conv/sum_slices.cu
+        add_up = sum_of([
             ((row * chunks + chunk) * blocks, blocks, row * COLUMNS * depth + chunk * CHUNK,
-             min(COLUMNS, desc.oc - row * COLUMNS), min(CHUNK, depth - chunk * CHUNK), 0, 0, 0)
-            for row in range(row_tiles) for chunk in range(chunks)], np.int32))
-        floats = COLUMNS * CHUNK
-        sum_grid = floats * SPLIT // 1024, chunks * row_tiles
+             min(COLUMNS, desc.oc - row * COLUMNS), min(CHUNK, depth - chunk * CHUNK))
+            for row in range(row_tiles) for chunk in range(chunks)], COLUMNS, CHUNK, depth, SPLIT)
+        work_size = blocks * chunks * row_tiles * COLUMNS * CHUNK
 
         def launch(x: Array, g: Array, dw: Array) -> None:
-            work = empty((blocks * chunks * row_tiles * floats,), "float32")
+            work = empty((work_size,), "float32")
             kernel(grid, x, g, work, *sizes)
-            SUM_SLICES(sum_grid, work, dw, sums, floats, CHUNK, depth, SPLIT)
+            add_up(work, dw)
         return launch
 
 

@@ -1,7 +1,9 @@
-"""Contextual convolution by conv2d's kernels, a launch for each level, in place: y, g, w and dw are not taken apart.
+"""Contextual convolution by conv2d's kernels, in place: y, g, w and dw are not taken apart.
 
-A level is the convolution of x with some filters of w; its outputs are some channels of y. Kernels that know how far
-pixels lie apart read and write them there: fprop on wgmma, and wgrad on all units.
+Together: tiles of conv/ffma and conv/mma over the work lists of all levels, fprop and dgrad in one launch; dx is
+written once. By level: a launch for each, as it is the convolution of x with some filters of w, whose outputs are some
+channels of y; kernels that know how far pixels lie apart read and write them there: fprop on wgmma, and wgrad on all
+units.
 """
 
 from __future__ import annotations
@@ -11,19 +13,41 @@ from math import gcd
 from typing import Any
 
 from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.coconv.kernels import multiples, too_large
 from alpha.cuda.conv.costs import Cost, Device, device, time_us
 from alpha.cuda.conv.ffma import sk_dilated
+from alpha.cuda.conv.ffma.gemm import TILES
+from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma import mma
+from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.wgmma import launch_of_arrays, wgrad
+from alpha.cuda.conv.schedule import multiples, oversized
+from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, launch_of_arrays, wgrad
 from alpha.cuda.lazy import statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING
-from alpha.cuda.runtime.memory import Array
+from alpha.cuda.runtime.memory import ITEMSIZE, Array
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
 
 EIGHTS = 8  # channels that tensor cores and TMA take at a time
+
+
+class Levels(SlabTile):
+    """A tile of conv_v2 or ks_deconv over levels: what differs from one of a convolution."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.name += " over levels"
+
+    def least_us(self, desc: CoConvDesc) -> float:  # type: ignore[override]
+        return 0.0
+
+    def cost(self, desc: CoConvDesc) -> Cost:  # type: ignore[override]
+        stage, = self.cheapest(desc)[1].stages
+        return Cost((stage._replace(nbytes=desc.nbytes(ITEMSIZE[self.writes])),))
+
+
+class MmaLevels(Levels, mma.MmaSlab):
+    """On tensor cores."""
 
 
 class ByLevel(Candidate):
@@ -47,7 +71,7 @@ class ByLevel(Candidate):
         groups = desc.levels[0][1].groups
         if self.reads == "float16x2" and self.pass_name == "fprop" and groups > 1:
             return f"{groups} groups: planes of filters that lie apart have one"
-        return too_large(desc) or next((one for one in self.best(desc) if isinstance(one, str)), None)
+        return oversized(desc) or next((one for one in self.best(desc) if isinstance(one, str)), None)
 
     def cost(self, desc: CoConvDesc) -> Cost:  # type: ignore[override]
         tiles = zip(self.best(desc), desc.levels)
@@ -91,7 +115,13 @@ def _units(name: str, tiles: tuple[Any, ...]) -> list[ByLevel]:
     return [ByLevel(name, tuple(found)) for found in modes.values()]
 
 
-CANDIDATES: dict[str, tuple[ByLevel, ...]] = {
-    "fprop": tuple(_units("conv_wgmma", tuple(c for c in wgmma.CANDIDATES if c.pass_name == "fprop"))),
-    "wgrad": (*_units("sk_dilated", sk_dilated.CANDIDATES), *_units("sk_dilated_wgmma", wgrad.CANDIDATES),
-              *_units("sk_dilated_mma", tuple(c for c in mma.CANDIDATES if c.pass_name == "wgrad")))}
+# In fprop a tile's columns are a level's, which are few; in dgrad the channels of x.
+FFMA = {"fprop": ("64x64x16/128", "32x32x16/64"), "dgrad": ("64x64x16/128",)}
+MMA = {"fprop": {1: MmaTile(128, 32, 32, 32, 1, 4, 3), 2: MmaTile(128, 32, 32, 32, 2, 3, 2)},
+       "dgrad": {1: MmaTile(128, 64, 64, 32, 1, 4, 3), 2: MmaTile(128, 64, 64, 32, 2, 3, 2)}}
+TOGETHER = tuple(candidate for pass_name in FFMA for candidate in (
+    *(Levels(pass_name, tile) for tile in TILES if str(tile) in FFMA[pass_name]),
+    *(MmaLevels(pass_name, mode, MMA[pass_name][mode.planes]) for mode in (FP32, TF32, BF16, FP16))))
+BY_LEVEL = (*_units("conv_wgmma", tuple(c for c in wgmma.CANDIDATES if c.pass_name == "fprop")),
+            *_units("sk_dilated", sk_dilated.CANDIDATES), *_units("sk_dilated_wgmma", wgrad.CANDIDATES),
+            *_units("sk_dilated_mma", tuple(c for c in mma.CANDIDATES if c.pass_name == "wgrad")))
