@@ -121,31 +121,26 @@ def _multiply(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> N
         rows.multiply(p.m, p.n, p.k, a, b, y, epilogue)
         return
     stores = next((x.dtype for x in (a, b) if x.dtype in HALF_DTYPES), "float32")
-    convolution = _as_convolution(p, precision_of(stores), y.dtype)
+    convolution = None
+    if p.batch == 1 and p.k:
+        convolution = _convolution(p.m, p.n, p.k, p.transpose_a, p.transpose_b, precision_of(stores), y.dtype)
     if convolution:
         convolution(a, b, y, epilogue)
-    elif y.dtype == "float32":
-        _launch(p, as_float32(a), as_float32(b), y, epilogue)
-    else:
-        product = empty(y.shape, "float32")
-        _launch(p, as_float32(a), as_float32(b), product, epilogue)
+        return
+    product = y if y.dtype == "float32" else empty(y.shape, "float32")
+    _launch(p, as_float32(a), as_float32(b), product, epilogue)
+    if product is not y:
         convert_into(product, y)
 
 
 # ---- on tensor cores -------------------------------------------------------------------------------------------------
-def _as_convolution(p: Product, precision: str, dtype: str) -> Callable[..., None] | None:
+@lru_cache(maxsize=4096)
+def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, precision: str,
+                 dtype: str) -> Callable[..., None] | None:
     """Returns the launch of the convolution of 1x1 maps that is this product, if tensor cores are to compute it.
 
     Rows are images, and columns channels:  a b^T is fprop (x, w),  a b is dgrad (g, w),  a^T b is wgrad (g, x).
     """
-    if p.batch != 1 or p.k == 0:
-        return None
-    return _convolution(p.m, p.n, p.k, p.transpose_a, p.transpose_b, precision, dtype)
-
-
-@lru_cache(maxsize=4096)
-def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, precision: str,
-                 dtype: str) -> Callable[..., None] | None:
     pass_name = "wgrad" if transpose_a else "fprop" if transpose_b else "dgrad"
     images, ic, oc = {"fprop": (m, k, n), "dgrad": (m, n, k), "wgrad": (k, n, m)}[pass_name]
     desc = ConvDesc.fprop((images, 1, 1, ic), (oc, 1, 1, ic), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
