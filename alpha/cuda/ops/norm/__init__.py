@@ -131,7 +131,7 @@ def _result(memory: lazy.Memory | None, x: Array, norm: Norm, residual: Array | 
     """Returns y: one that waits, if there is memory with a bound of it."""
     floor, given = 0.0 if relu else -inf, (x, *chained.inputs(norm), *([residual] if residual else ()))
     if memory:
-        value = chained.value_of(given, relu)
+        value = chained.applied(given, relu)
         if residual:
             return bounded(value, memory)
         y = lazy.defer(memory, (x, *norm.arrays), partial(_write_y, x, norm, floor),
@@ -218,16 +218,13 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
         dx = lazy.defer(memory, (g, x, *norm.arrays, coefficients), write, hurries=True)
         lazy.offer(dx, chained.gradient_from(g, x, norm, relu, coefficients))
     else:
-        alone, dx = partial(_dx, relu, norm, coefficients), None
+        def alone(g: Array, x: Array, *_: Any) -> Array:
+            return _gradient(relu, g, x, norm, coefficients, empty(x.shape, x.dtype))
+        dx = None
         if x.dtype != "float32" and not found:
             dx = chained.gradient_from(g, x, norm, relu, coefficients, alone)
         dx = dx or alone(g, x)
     return lazy.statistics.leave_sums(dx, total), dgamma, dbeta
-
-
-def _dx(relu: bool, norm: Norm, coefficients: Array, g: Array, x: Array, *_: Any) -> Array:
-    _gradient(relu, g, x, norm, coefficients, dx := empty(x.shape, x.dtype))
-    return dx
 
 
 def _write_dx(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, memory: Memory, planes: bool) -> None:
@@ -242,7 +239,8 @@ def _write_dx(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, m
 
 
 def _gradient(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, dx: Array, flag: Array | None = None,
-              blocks: int = BLOCKS) -> None:
-    """Writes the elements of dx, if there is no flag, or it is set."""
+              blocks: int = BLOCKS) -> Array:
+    """Writes the elements of dx, if there is no flag, or it is set, and returns dx."""
     _, kind, w = _matrix(x.shape, x.dtype, blocks)
     _GRADIENT[relu][kind](w.grid, *lazy.rows_of(g), x, *norm, coefficients, dx, flag, w.block)
+    return dx

@@ -45,18 +45,16 @@ def inputs(norm: Any) -> tuple[Any, ...]:
     return norm.mean, norm.istd, norm.gamma or Leaf(1.0, None), norm.beta or Leaf(0.0, None)
 
 
-def applied(given: Sequence[Any], relu: bool, alone: Callable[..., Array]) -> Array | None:
-    """Returns y of x, `inputs`, and of a residual perhaps; it waits.  None where it cannot."""
-    x = given[0]
-    if not may_wait(x.size):
-        return None
-    return wait(_APPLIED[relu, len(given) > 5], given, (), x.dtype, x.shape, alone)
+def applied(given: Sequence[Any], relu: bool, alone: Callable[..., Array] | None = None) -> Any:
+    """Returns y of x, `inputs`, and of a residual perhaps; None where it cannot be a part of chains.
 
-
-def value_of(given: Sequence[Any], relu: bool) -> Value | None:
-    """Returns what y is to chains, where it may be read as planes.  given: as of `applied`."""
+    alone: makes y by itself, and what is returned is the array, which waits; else the value, as of `gradient_from`.
+    """
     x = given[0]
-    return result_of(_APPLIED[relu, len(given) > 5], given, (), x.dtype, x.shape) if config.fuse else None
+    y = _APPLIED[relu, len(given) > 5], given, (), x.dtype, x.shape
+    if alone:
+        return wait(*y, alone) if may_wait(x.size) else None
+    return result_of(*y) if config.fuse else None
 
 
 def sums(g: Array, x: Array, norm: Any, relu: bool, header: Array | None) -> tuple[Value, Array, int] | None:

@@ -23,7 +23,7 @@ _SAMPLE_GRADIENT = f"ptr g, ptr x, {NORM}, ptr rest, ptr dx"
 STAGES = {"float32": 1, "bfloat16": 2, "float16": 2}  # of the gradient, as layer_norm.cu has them
 _LAYER_GRADIENT = {((dtype, wide), pieces): Kernel(
     "layer_norm.cu", f"gradient_{pieces}{'' if wide else '_single'}_{dtype}",
-    f"{_SAMPLE_GRADIENT}, ptr partial, i64 rows, i64 n, i32 width", threads=THREADS,
+    f"{_SAMPLE_GRADIENT}, ptr partial, i64 rows, i64 n, i32 width",
     shared=wide * stages * pieces * 2 * 16 * THREADS)
     for dtype, stages in STAGES.items() for wide in (True, False) for pieces in (1, 2, 4, 8)
     if pieces < 8 or (wide and dtype == "float32")}
@@ -31,7 +31,7 @@ _LAYER_GRADIENT_LONG = per_piece("layer_norm.cu", "gradient_long", f"{_SAMPLE_GR
 _PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums",
                             f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}")
 _PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals",
-                           "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n", threads=THREADS)
+                           "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n")
 
 PIECES = 32 << 10           # bytes of shared memory for a block's pieces in group_norm_held.cu,
 SUMS = (4 << 10, 28 << 10)  # and for what it sums: as a rule, and at most
