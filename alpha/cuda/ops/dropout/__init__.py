@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from alpha.cuda.ops.pointwise import THREADS, blocks, filled
+from alpha.cuda.ops.pointwise import blocks, filled
 from alpha.cuda.ops.pointwise.chain import Numbers, may_wait, wait
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import per_dtype
@@ -15,10 +15,7 @@ from alpha.ops.dropout import keyed_dropout
 from alpha.random import STREAMS
 
 _DROPOUT = per_dtype("dropout.cu", "keyed_dropout",
-                     "ptr x, ptr y, i64 n, f32 p, f32 factor, u64 seed, u32 stream, u64 offset, ptr from",
-                     threads=THREADS)
-
-
+                     "ptr x, ptr y, i64 n, f32 p, f32 factor, u64 seed, u32 stream, u64 offset, ptr from")
 _KEPT = Function("dropout_of", "EQUATION float dropout_of(float x, float u, float p, float factor) "
                  "{ return u >= p ? __fmul_rn(x, factor) : 0; }")
 

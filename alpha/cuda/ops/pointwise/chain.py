@@ -40,15 +40,10 @@ def function(op: Op) -> Function:
                     op.equation.code.is_condition)
 
 
-def joined(op: Op, *args: Any, **options: Any) -> None:
-    """Binds `waiting` of a pointwise op, with the same arguments, as its implementation."""
-    op.impl("cuda")(waiting(op, *args, **options))
-
-
-def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | None = None,
-            number: Callable[[Any, str], float] = lambda value, dtype: value,
-            numbers: Callable[..., tuple[float, ...]] | None = None) -> Callable[..., Array]:
-    """Returns an implementation of a pointwise op whose result waits where it can, and which is `alone` elsewhere.
+def joined(op: Op, alone: Callable[..., Array] | None = None, result: str | None = None,
+           number: Callable[[Any, str], float] = lambda value, dtype: value,
+           numbers: Callable[..., tuple[float, ...]] | None = None) -> None:
+    """Binds an implementation of a pointwise op whose result waits where it can, and which is `alone` elsewhere.
 
     Args:
         alone: the op by itself; None: the kernel of a chain that has nothing else.
@@ -60,6 +55,7 @@ def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | Non
     of_attrs = numbers or (lambda dtype, **attrs: tuple([attrs[name] for name in equation.attrs]))
     by_itself, kind = alone or _single(op, code), result or ("bool" if code.is_condition else None)
 
+    @op.impl("cuda")
     def run(*operands: Any, **attrs: Any) -> Array:
         if config.fuse:
             shape, dtype = _result(operands)
@@ -71,7 +67,6 @@ def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | Non
                 if found is not None:
                     return found
         return by_itself(*operands, **attrs)
-    return run
 
 
 def may_wait(size: int) -> bool:

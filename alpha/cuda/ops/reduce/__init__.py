@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.cuda.lazy import split_view, statistics
-from alpha.cuda.ops.pointwise import as_float32
+from alpha.cuda.ops.pointwise import NUMBERS, STORED, as_float32
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, counters, download, empty
 from alpha.cuda.runtime.walk import BLOCKS, LANES, LINE, LONGEST, SUMMERS, THREADS, WALK, ceil_div, walk
@@ -25,10 +25,7 @@ Shape = ops.Shape
 
 SMALL_ROW = 8      # pieces per thread up to which a warp takes a row
 
-_NUMBERS = (*FLOAT_DTYPES, "uint8", "int32", "int64")
 _cached = lru_cache(maxsize=4096)
-
-
 _RESULTS = "ptr partial, ptr arrived, ptr y, i32 wide, f32 divisor"
 
 
@@ -42,18 +39,17 @@ class Fold(NamedTuple):
 
 def _fold(name: str, state: dict[str, int], columns: str = "columns") -> Fold:
     def kernels(part: str, args: str) -> dict[str, Kernel]:
-        return per_dtype("reduce.cu", f"{name}_{part}", f"ptr x, {_RESULTS}, {args}", dtypes=state, threads=THREADS)
+        return per_dtype("reduce.cu", f"{name}_{part}", f"ptr x, {_RESULTS}, {args}", dtypes=state)
     return Fold(kernels("rows", "i64 outer, i64 count, i64 chunk, i32 chunks, i32 width, i32 aligned"),
                 kernels(columns, f"i64 inner, {WALK}"), state)
 
 
-_SUM = _fold("sum", {dtype: 4 if dtype in FLOAT_DTYPES else 8 for dtype in _NUMBERS})
+_SUM = _fold("sum", {dtype: 4 if dtype in FLOAT_DTYPES else 8 for dtype in NUMBERS})
 _WIDE_SUM = _fold("sum", _SUM.state, "wide_columns")
-_MAX, _MIN = (_fold(name, {dtype: 8 if dtype == "int64" else 4 for dtype in _NUMBERS}) for name in ("max", "min"))
-_ARGMAX = _fold("argmax", dict.fromkeys(_NUMBERS, 16))
+_MAX, _MIN = (_fold(name, {dtype: 8 if dtype == "int64" else 4 for dtype in NUMBERS}) for name in ("max", "min"))
+_ARGMAX = _fold("argmax", dict.fromkeys(NUMBERS, 16))
 _VAR = _fold("var", dict.fromkeys(FLOAT_DTYPES, 12))
-_SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr header, {_RESULTS}, i64 inner, {WALK}",
-                        threads=THREADS)
+_SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr header, {_RESULTS}, i64 inner, {WALK}")
 
 
 class _Plan(NamedTuple):
@@ -121,7 +117,7 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
     y = empty(shape, dtype)
     if not y.size:
         return y
-    stored = "uint8" if x.dtype == "bool" else x.dtype
+    stored = STORED.get(x.dtype, x.dtype)
     plan = _plan(x.shape, axes, LANES[stored], fold is _SUM)
     if plan.order:
         x = permute.impls["cuda"](x, axes=plan.order)
