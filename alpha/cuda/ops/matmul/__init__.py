@@ -82,11 +82,6 @@ class Product(NamedTuple):
     b_step: int             # likewise
     matrices: Array | None  # (batch, 2) int32, the matrices of a and b for each entry, where steps cannot say it
 
-    @property
-    def vector(self) -> int:
-        """How many floats one copy may move."""
-        return 1 if (self.m if self.transpose_a else self.k) % 4 or (self.k if self.transpose_b else self.n) % 4 else 4
-
 
 @lru_cache(maxsize=4096)
 def _product(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> Product:
@@ -152,8 +147,7 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
         return None
     if isinstance(best.candidate, Padded):  # four launches around a small product
         casts = next(conversion(o.candidate, desc, precision) for o in options if o.candidate.reads == "float32")
-        p = Product((), m, n, k, 1, transpose_a, transpose_b, 0, 0, None)
-        if _choose(m, n, k, 1, transpose_a, transpose_b, p.vector)[-1] + time_us(casts) < best.time_us:
+        if _choose(m, n, k, 1, transpose_a, transpose_b)[-1] + time_us(casts) < best.time_us:
             return None
     launch, (x, w, y) = plan(pass_name, desc, precision).launch, (desc.x_shape, desc.w_shape, desc.y_shape)
     if pass_name == "fprop":
@@ -166,14 +160,16 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
 def _launch(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
     bias, relu = epilogue
-    kernel, grid, partial, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, p.vector)
+    kernel, grid, partial, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b)
     kernel(grid, a, b, bias, y, *partial.arguments(), p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *tiles, relu)
 
 
 @lru_cache(maxsize=4096)
-def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: bool,
-            vector: int) -> tuple[Kernel, tuple[int, int], Partial, tuple[int, int], float]:
+def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: bool
+            ) -> tuple[Kernel, tuple[int, int], Partial, tuple[int, int], float]:
     """Returns the kernel of the tile with the least estimated time, its grid, workspace, tiles, and that time."""
+    vector = 1 if (m if transpose_a else k) % 4 or (k if transpose_b else n) % 4 else 4  # floats that a copy may move
+
     def sums(tile: Tile) -> list[tuple[int, int]]:
         return [(batch * ceil_div(m, tile.rows) * ceil_div(n, tile.columns), ceil_div(k, tile.k))]
 

@@ -44,20 +44,14 @@ _SUMS, _GRADIENT = (
 _FINALIZE_SUMS = per_dtype("batch_norm.cu", "finalize_sums", "ptr partial, ptr gamma, ptr istd, ptr dgamma, ptr dbeta, "
                            "ptr total, ptr coefficients, i64 rows, i32 chunks, ptr header")
 
-
-def _planes(entry: str, args: str) -> Kernel:
-    return Kernel("batch_norm_planes.cu", entry, f"{args}, {WALK}")
-
-
-_PLANES_WRITTEN = f"{NORM}, ptr y, ptr header, f32 floor, ptr lost_ranges"
-_APPLY_PLANES = _planes("apply_planes", f"ptr x, {_PLANES_WRITTEN}, i64 columns, i64 begin, i32 blocks")
+_APPLY_PLANES = Kernel("batch_norm_planes.cu", "apply_planes", f"ptr x, {NORM}, ptr y, ptr header, f32 floor, "
+                       f"ptr lost_ranges, i64 columns, i64 begin, i32 blocks, {WALK}")
 _SUMS_BOUND, _GRADIENT_PLANES = (
-    {relu: _planes(entry + "_relu" * relu, f"ptr g, i64 pitch, ptr x, {NORM}, {rest}") for relu in (False, True)}
+    {relu: Kernel("batch_norm_planes.cu", entry + "_relu" * relu, f"ptr g, i64 pitch, ptr x, {NORM}, {rest}, {WALK}")
+     for relu in (False, True)}
     for entry, rest in (("sums_bound", "ptr partial, ptr header"),
                         ("gradient_planes", "ptr coefficients, ptr dx, ptr header, ptr lost_ranges")))
 
-
-# ---- batch norm ------------------------------------------------------------------------------------------------------
 WRITERS = 8 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
 
 
@@ -200,15 +194,15 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
     memory = lazy.reserve(x.shape) if _may_wait(x, g, *norm.arrays) else None
     dgamma, dbeta, total, coefficients = [empty(shape, "float32") for shape in (*[channels] * 3, (2, *channels))]
     if found := chained.sums(g, x, norm, relu, memory and memory.scale):
-        v, sums, chunks = found
+        v, sums = found
     else:
-        sums, chunks = empty((2 + bool(memory), *channels, w.chunks), "float32"), w.chunks
+        sums = empty((2 + bool(memory), *channels, w.chunks), "float32")
         if memory:
             _SUMS_BOUND[relu](w.grid, *lazy.rows_of(g), x, *norm, sums, memory.scale, w.block)
         else:
             _SUMS[relu][kind](w.grid, *lazy.rows_of(g), x, *norm, sums, w.block)
     _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](mean.size, sums, gamma, istd, dgamma, dbeta, total,
-                                                        coefficients, rows, chunks, memory and memory.scale)
+                                                        coefficients, rows, sums.shape[-1], memory and memory.scale)
     if found and v.written:
         g, relu = v.written.reshaped(x.shape), False
     if found and not v.written:

@@ -57,8 +57,8 @@ def applied(given: Sequence[Any], relu: bool, alone: Callable[..., Array] | None
     return result_of(*y) if config.fuse else None
 
 
-def sums(g: Array, x: Array, norm: Any, relu: bool, header: Array | None) -> tuple[Value, Array, int] | None:
-    """Returns the gradient where relu passed, and the sums of batch norm's backward, with the number of chunks.
+def sums(g: Array, x: Array, norm: Any, relu: bool, header: Array | None) -> tuple[Value, Array] | None:
+    """Returns the gradient where relu passed, and the sums of batch norm's backward, by chunks of rows.
 
     None where g is no value, or one that has vectors of other lengths.  header: as of `sums_of`.
     """
@@ -70,9 +70,9 @@ def sums(g: Array, x: Array, norm: Any, relu: bool, header: Array | None) -> tup
         v = Value(_MASKED, (value, Leaf(x, WHOLE), *_leaves(norm)), (), g.dtype, g.size, channels)
     away = Value(_AWAY, (Leaf(x, WHOLE), _column(norm.mean)), (), "float32", g.size, channels)
     read = [leaf for leaf in v.leaves(WHOLE) if leaf.place == WHOLE and leaf.array is not x]
-    chain, arrays, partial, chunks = sums_of(v, away, channels, [v] if len(read) > 1 else [], [value], header)
+    chain, arrays, partial = sums_of(v, away, channels, [v] if len(read) > 1 else [], [value], header)
     lazy.settle(chain, arrays)
-    return v, partial, chunks
+    return v, partial
 
 
 def _made_of(value: Value, of: Sequence[Leaf], row: int) -> Value:

@@ -277,14 +277,13 @@ def _pass_of(chain: Chain, size: int, row: int, form: str = PLAIN, sums: tuple[i
 
 
 def sums_of(v: Value, w: Value, row: int, written: Sequence[Value], spared: Sequence[Value],
-            header: Array | None = None) -> tuple[Chain, list[Array], Array, int]:
+            header: Array | None = None) -> tuple[Chain, list[Array], Array]:
     """Runs a pass that adds up v and v * w over the rows of a matrix, and writes values on its way.
 
     Args:
         header: is made ready for a bound of v; the largest |v| of each column's chunks is found, too.
     Returns:
-        the chain and what was written; partial sums, float32 (2, row, chunks), or (3, ...) with the largest |v|; the
-        number of chunks.
+        the chain and what was written; partial sums, float32 (2, row, chunks), or (3, ...) with the largest |v|.
     """
     chain = gather([v, w], WHOLE, written, spared)
     pass_ = _pass_of(chain, v.size, row, BOUNDED if header else PLAIN,
@@ -292,7 +291,7 @@ def sums_of(v: Value, w: Value, row: int, written: Sequence[Value], spared: Sequ
     arrays = [empty((v.size,), chain.steps[k].dtype) for k in chain.outputs]
     sums = empty((3 if header else 2, row, pass_.walk.chunks), "float32")
     pass_.launch(chain, arrays, (sums, header) if header else (sums,))
-    return chain, arrays, sums, pass_.walk.chunks
+    return chain, arrays, sums
 
 
 # ---- from a chain to its kernel --------------------------------------------------------------------------------------

@@ -56,13 +56,11 @@ class _Plan(NamedTuple):
     order: Shape | None      # axes to permute first
     wide: bool               # columns are read 16 bytes at a time
     chunks: int
-    meetings: int            # of chunks, if there are several
     grid: int
     args: tuple              # of the kernel, behind its results; the last one, for columns, says how it walks
     columns: bool
 
 
-@_cached
 def _view(shape: Shape, axes: Shape) -> tuple[int, int, int] | None:
     """Returns (outer, count, inner) if the reduced axes are neighbours, but for axes of length 1, else None."""
     if 0 in shape:
@@ -88,11 +86,11 @@ def _plan(shape: Shape, axes: Shape, lanes: int, may_be_wide: bool) -> _Plan:
         wide = may_be_wide and inner % lanes == 0
         pieces = inner // lanes if wide else inner
         w = walk(count, outer * pieces, *SUMMERS, LINE if wide else LINE * lanes)
-        return _Plan(order, wide, w.chunks, w.grid // w.chunks, w.grid, (pieces, w.block), True)
+        return _Plan(order, wide, w.chunks, w.grid, (pieces, w.block), True)
     width, chunk = _row_threads(outer, count, lanes)
     chunks = max(1, ceil_div(count, chunk))
     aligned = outer == 1 or count % lanes == 0
-    return _Plan(order, False, chunks, outer, ceil_div(outer * chunks, THREADS // width),
+    return _Plan(order, False, chunks, ceil_div(outer * chunks, THREADS // width),
                  (outer, count, chunk, chunks, width, int(aligned)), False)
 
 
@@ -124,7 +122,7 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
     partial = arrived = None
     if plan.chunks > 1:
         partial = empty((y.size * plan.chunks * fold.state[stored],), "uint8")
-        arrived = counters(plan.meetings)
+        arrived = counters(plan.grid // plan.chunks)  # each of what several chunks meet in
     results = partial, arrived, y, dtype == "float32", divisor  # sums of 16-bit elements may stay as they were made
     held, header = split_view(x) if plan.wide else (x, None)
     if header:
