@@ -34,7 +34,6 @@ Number = ops.Number
 THREADS = 256
 NUMBERS = (*FLOAT_DTYPES, "int32", "int64", "uint8")
 STORED = {"bool": "uint8"}  # kernels read a bool as a byte
-INT_BITS = {"int32": (1 << 32) - 1, "int64": (1 << 64) - 1, "uint8": 255}
 
 
 @lru_cache(maxsize=4096)
@@ -138,10 +137,10 @@ def rounded_number(value: Number, dtype: str) -> Number:
 
 def bits_of(value: Number, dtype: str) -> int:
     """Returns the bits of a number in a dtype, as an integer without a sign; a fraction is cut off for integers."""
-    if dtype in INT_BITS:
-        return int(value) & INT_BITS[dtype]
     if dtype == "bool":
         return int(bool(value))
+    if dtype not in FLOAT_DTYPES:
+        return int(value) & (1 << 8 * ITEMSIZE[dtype]) - 1
     with np.errstate(over="ignore"):  # inf beyond the range
         if dtype == "float16":
             return int(np.float16(value).view(np.uint16))

@@ -194,13 +194,12 @@ def _write(kernels: _Bounded, plan_of: PlanOf, x: Array, more: tuple[Array, ...]
 @ops.max_pool2d.impl("cuda")
 def max_pool2d_cuda(x: Array, **window: Pair) -> tuple[Array, Array]:
     """The index is kept as bytes, a quarter of it, where a window has no more pixels than they have values."""
-    if prod(window["kernel_size"]) > 256:
-        plan_of = partial(_windowed, "max_pool2d", x.shape, "outputs", LANES[x.dtype], **window)
-        return _max_pool(_WIDE, x, plan_of, "int32")
-    rows = _has_strips(x, **window) and window["stride"] in ((1, 1), (2, 2))
+    wide, rows = prod(window["kernel_size"]) > 256, _has_strips(x, **window) and window["stride"] in ((1, 1), (2, 2))
     over = "output strips" if rows else "outputs"
-    y, place = _max_pool(_ROWS if rows else _NAMED, x, partial(_windowed, "max_pool2d", x.shape, over, LANES[x.dtype],
-                                                               **window), "uint8")
+    plan_of = partial(_windowed, "max_pool2d", x.shape, over, LANES[x.dtype], **window)
+    y, place = _max_pool(_WIDE if wide else _ROWS if rows else _NAMED, x, plan_of, "int32" if wide else "uint8")
+    if wide:
+        return y, place
     return y, lazy.pack(place, "int32", (x.shape[1:3], window), partial(_write_index, x.shape, window))
 
 
