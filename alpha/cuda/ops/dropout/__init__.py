@@ -27,7 +27,7 @@ def keyed_dropout_cuda(x: Array, *, p: float, seed: int, offset: int) -> Array:
     begin = None
     if memory.recorder:
         offset, begin = memory.recorder.random(offset, x.size)
-    numbers = Numbers(seed, STREAMS["dropout"], offset, begin)
+    numbers = Numbers((seed, STREAMS["dropout"], offset, begin))
     y = None
     if may_wait(x.size):
         y = wait(_KEPT, (x, Leaf(numbers, UNIFORM)), (p, 1 / (1 - p)), x.dtype, x.shape, partial(_alone, p=p))
@@ -36,5 +36,5 @@ def keyed_dropout_cuda(x: Array, *, p: float, seed: int, offset: int) -> Array:
 
 def _alone(x: Array, numbers: Numbers, p: float) -> Array:
     y = empty(x.shape, x.dtype)
-    _DROPOUT[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 1), x, y, x.size, p, 1 / (1 - p), *numbers)
+    _DROPOUT[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 1), x, y, x.size, p, 1 / (1 - p), *numbers.arguments)
     return y

@@ -225,17 +225,9 @@ def write(value: Value, spared: Sequence[Value] = ()) -> tuple[Chain, list[Array
 
 
 class Numbers(NamedTuple):
-    """Random numbers of a stream from an offset on; begin: what a recording adds to seed and offset, or None."""
+    """Random numbers, as a kernel gets them: seed, stream, offset, and what a recording adds to seed and offset."""
 
-    seed: int
-    stream: int
-    offset: int
-    begin: Array | None
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """Returns what a kernel gets."""
-        return tuple(self)
+    arguments: tuple[int, int, int, Array | None]
 
 
 class Pass(NamedTuple):
