@@ -158,27 +158,24 @@ def _may_wait(*arrays: Array | None) -> bool:
 def _write_y(x: Array, norm: Norm, floor: float, memory: Memory, planes: bool) -> None:
     """Writes y as planes, or its elements; as elements too where planes turn out not to hold it."""
     y, header, flag = memory
-    if not planes:
-        _apply(x, norm, None, floor, y)
-        return
-    _, _, w = _matrix(x.shape, x.dtype, lazy.PLANE_WRITERS)
-    _APPLY_PLANES(w.grid, x, *norm, y, header, floor, lazy.flag_counter(), x.shape[-1], 0, w.grid, w.block)
-    _apply(x, norm, None, floor, y, flag, lazy.GUARDED)
+    if planes:
+        _, _, w = _matrix(x.shape, x.dtype, lazy.PLANE_WRITERS)
+        _APPLY_PLANES(w.grid, x, *norm, y, header, floor, lazy.flag_counter(), x.shape[-1], 0, w.grid, w.block)
+    _apply(x, norm, None, floor, y, flag if planes else None)
 
 
 def _join_y(x: Array, norm: Norm, floor: float, y: Array, whole: Memory, rows: Rows | None) -> None:
     """Writes y as planes among those of a whole; without rows its elements to y, where planes do not hold the whole."""
     if rows is None:
-        _apply(x, norm, None, floor, y, whole.flag, lazy.GUARDED)
+        _apply(x, norm, None, floor, y, whole.flag)
         return
     _APPLY_PLANES(rows.walk.grid, x, *norm, whole.elements, whole.scale, floor, lazy.flag_counter(), rows.columns,
                   rows.first, rows.blocks, rows.walk.block)
 
 
-def _apply(x: Array, norm: Norm, residual: Array | None, floor: float, y: Array, flag: Array | None = None,
-           blocks: int = WRITERS) -> None:
+def _apply(x: Array, norm: Norm, residual: Array | None, floor: float, y: Array, flag: Array | None = None) -> None:
     """Writes the elements of y; without a residual, if there is no flag, or it is set."""
-    _, kind, w = _matrix(x.shape, x.dtype, blocks)
+    _, kind, w = _matrix(x.shape, x.dtype, lazy.GUARDED if flag else WRITERS)
     if residual is None:
         _APPLY[kind](w.grid, x, *norm, y, floor, flag, w.block)
     else:
@@ -224,17 +221,16 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
 def _write_dx(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, memory: Memory, planes: bool) -> None:
     """Writes dx as planes, or its elements; as elements too where planes turn out not to hold it."""
     dx, header, flag = memory
-    if not planes:
-        _gradient(relu, g, x, norm, coefficients, dx)
-        return
-    _, _, w = _matrix(x.shape, x.dtype, lazy.PLANE_WRITERS)
-    _GRADIENT_PLANES[relu](w.grid, *lazy.rows_of(g), x, *norm, coefficients, dx, header, lazy.flag_counter(), w.block)
-    _gradient(relu, g, x, norm, coefficients, dx, flag, lazy.GUARDED)
+    if planes:
+        _, _, w = _matrix(x.shape, x.dtype, lazy.PLANE_WRITERS)
+        _GRADIENT_PLANES[relu](w.grid, *lazy.rows_of(g), x, *norm, coefficients, dx, header, lazy.flag_counter(),
+                               w.block)
+    _gradient(relu, g, x, norm, coefficients, dx, flag if planes else None)
 
 
-def _gradient(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, dx: Array, flag: Array | None = None,
-              blocks: int = BLOCKS) -> Array:
+def _gradient(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, dx: Array, flag: Array | None = None
+              ) -> Array:
     """Writes the elements of dx, if there is no flag, or it is set, and returns dx."""
-    _, kind, w = _matrix(x.shape, x.dtype, blocks)
+    _, kind, w = _matrix(x.shape, x.dtype, lazy.GUARDED if flag else BLOCKS)
     _GRADIENT[relu][kind](w.grid, *lazy.rows_of(g), x, *norm, coefficients, dx, flag, w.block)
     return dx
