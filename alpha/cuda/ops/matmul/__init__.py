@@ -31,16 +31,12 @@ from alpha.ops.shape import permute
 TILES = tuple(tile for tile in gemm.TILES if (tile.rows, tile.columns) != (32, 64))  # no layer's product is best by it
 LAYOUTS = (False, False), (False, True), (True, False)  # whether a is transposed, and b
 
-
-def _kernel(tile: Tile, transpose_a: bool, transpose_b: bool, split: bool) -> Kernel:
-    entry = f"matmul_{'nt'[transpose_a]}{'nt'[transpose_b]}" + "_split" * split
-    return Kernel("matmul.cu", entry, "ptr a, ptr b, ptr bias, ptr y, ptr slots, ptr arrived, ptr matrices, "
-                  "i32 a_step, i32 b_step, i32 m, i32 n, i32 k, i32 row_tiles, i32 column_tiles, i32 relu",
-                  threads=tile.threads, shared=tile.shared_bytes(not transpose_a, transpose_b), defines=tile.defines)
-
-
-KERNELS = {(tile, *layout, split): _kernel(tile, *layout, split)
-           for tile, layout, split in product(TILES, LAYOUTS, (False, True))}
+KERNELS = {(tile, transpose_a, transpose_b, split): Kernel(
+    "matmul.cu", f"matmul_{'nt'[transpose_a]}{'nt'[transpose_b]}" + "_split" * split,
+    "ptr a, ptr b, ptr bias, ptr y, ptr slots, ptr arrived, ptr matrices, i32 a_step, i32 b_step, "
+    "i32 m, i32 n, i32 k, i32 row_tiles, i32 column_tiles, i32 relu",
+    threads=tile.threads, shared=tile.shared_bytes(not transpose_a, transpose_b), defines=tile.defines)
+    for tile, (transpose_a, transpose_b), split in product(TILES, LAYOUTS, (False, True))}
 
 
 @matmul.impl("cuda")
