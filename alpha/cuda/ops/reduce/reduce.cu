@@ -86,7 +86,6 @@ template <class T> struct Var {  // divisor: count - correction
 
 template <class Fold> constexpr bool ADDS_FLOATS = false;
 template <class T> constexpr bool ADDS_FLOATS<Sum<T>> = FLOATING<T>;
-template <class Fold> constexpr bool SMALL = sizeof(typename Fold::State) <= sizeof(Moments);
 template <class Fold> constexpr bool SHIFTED = std::is_same<typename Fold::State, Moments>::value;
 
 // The state of v[0], .., v[N - 1], of which the first one has the given index; merged as a tree.
@@ -136,7 +135,7 @@ template <class Fold> struct LongChain<Fold, true> {
 
 // Adds of(0), .., of(3); these as a tree, but where that is of no use to the result, and takes registers.
 template <class Fold, class Of> INLINE void add_four(Chain<Fold> &chain, const Of &of) {
-  if constexpr (SMALL<Fold>) {
+  if constexpr (sizeof(typename Fold::State) <= sizeof(Moments)) {
     chain.add(Fold()(Fold()(of(0), of(1)), Fold()(of(2), of(3))));
   } else {
     UNROLL for (int k = 0; k < 4; k++) chain.add(of(k));
@@ -245,9 +244,7 @@ INLINE void columns(const Source &source, const Meeting<typename Fold::State> &m
   FOLD(max, Max, T, dtype) \
   FOLD(min, Min, T, dtype) \
   FOLD(argmax, ArgMax, T, dtype)
-#define FLOATS(T, dtype) \
-  FOLD(var, Var, T, dtype)
-FLOAT_KERNELS(NUMBERS)
+#define FLOATS(T, dtype) NUMBERS(T, dtype) FOLD(var, Var, T, dtype)
 FLOAT_KERNELS(FLOATS)
 NUMBERS(unsigned char, uint8)
 NUMBERS(int, int32)
