@@ -18,8 +18,7 @@ MAX_BLOCKS = 65535  # along the second axis of a grid
 def _kernel(entry: str, channels: int) -> Kernel:
     return Kernel("augment.cu", entry, "ptr images, ptr index, ptr key, ptr mean, ptr std, ptr y, i64 count, "
                   "i32 height, i32 width, i32 channels, u64 seed, u32 stream, u64 first_block, i32 crop, i32 flip, "
-                  "i32 cutout",
-                  threads=THREADS, shared=3 * 4 * channels)
+                  "i32 cutout", shared=3 * 4 * channels)
 
 
 _kernel("augment_images", 3)  # declares the source, so that it is compiled together with the others

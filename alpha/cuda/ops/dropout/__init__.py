@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from alpha.cuda.ops.pointwise import THREADS, blocks, filled
+from alpha.cuda.ops.pointwise import blocks, filled
 from alpha.cuda.ops.pointwise.chain import Numbers, may_wait, wait
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import per_dtype
@@ -15,10 +15,7 @@ from alpha.ops.dropout import keyed_dropout
 from alpha.random import STREAMS
 
 _DROPOUT = per_dtype("dropout.cu", "keyed_dropout",
-                     "ptr x, ptr y, i64 n, f32 p, f32 factor, u64 seed, u32 stream, u64 offset, ptr from",
-                     threads=THREADS)
-
-
+                     "ptr x, ptr y, i64 n, f32 p, f32 factor, u64 seed, u32 stream, u64 offset, ptr from")
 _KEPT = Function("dropout_of", "EQUATION float dropout_of(float x, float u, float p, float factor) "
                  "{ return u >= p ? __fmul_rn(x, factor) : 0; }")
 
@@ -30,7 +27,7 @@ def keyed_dropout_cuda(x: Array, *, p: float, seed: int, offset: int) -> Array:
     begin = None
     if memory.recorder:
         offset, begin = memory.recorder.random(offset, x.size)
-    numbers = Numbers(seed, STREAMS["dropout"], offset, begin)
+    numbers = Numbers((seed, STREAMS["dropout"], offset, begin))
     y = None
     if may_wait(x.size):
         y = wait(_KEPT, (x, Leaf(numbers, UNIFORM)), (p, 1 / (1 - p)), x.dtype, x.shape, partial(_alone, p=p))
@@ -39,5 +36,5 @@ def keyed_dropout_cuda(x: Array, *, p: float, seed: int, offset: int) -> Array:
 
 def _alone(x: Array, numbers: Numbers, p: float) -> Array:
     y = empty(x.shape, x.dtype)
-    _DROPOUT[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 1), x, y, x.size, p, 1 / (1 - p), *numbers)
+    _DROPOUT[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 1), x, y, x.size, p, 1 / (1 - p), *numbers.arguments)
     return y

@@ -36,7 +36,6 @@ def _rows(logits: Array, pieces_per_thread: int) -> tuple[tuple[str, bool], int,
 @ops.label_cross_entropy.impl("cuda")
 def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: float, reduction: str,
                              ignore_index: int) -> tuple[Array, Array, Array]:
-    """See alpha.ops.loss; but a label outside [0, C) makes the loss of its row NaN, and does not raise."""
     rows, classes = logits.shape
     kind, grid, width = _rows(logits, SMALL_ROW)
     grid, each = max(1, min(grid, BLOCKS)), reduction == "none"  # the sum of no rows is made too
@@ -50,7 +49,6 @@ def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: f
 @ops.cross_entropy_grad.impl("cuda")
 def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, stats: Array, count: Array, *,
                             label_smoothing: float, reduction: str, ignore_index: int) -> Array:
-    """See alpha.ops.loss; but a label outside [0, C) makes the gradient of its row NaN, and does not raise."""
     dx = empty(logits.shape, logits.dtype)
     kind, grid, width = _rows(logits, 1)
     _BACKWARD[kind](grid, g, reduction == "none", logits, target, target.dtype == "int64", stats, count, dx,
@@ -60,7 +58,6 @@ def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, stats: Array
 
 @ops.label_mask.impl("cuda")
 def label_mask_cuda(target: Array, *, classes: int, where: str) -> Array:
-    """See alpha.ops.loss. Looks at the labels on the host, as a mask cannot say that one is outside [0, C)."""
     labels = download(target, target.dtype)
     bad = np.flatnonzero((labels < 0) | (labels >= classes))
     if bad.size:

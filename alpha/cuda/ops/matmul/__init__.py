@@ -31,16 +31,12 @@ from alpha.ops.shape import permute
 TILES = tuple(tile for tile in gemm.TILES if (tile.rows, tile.columns) != (32, 64))  # no layer's product is best by it
 LAYOUTS = (False, False), (False, True), (True, False)  # whether a is transposed, and b
 
-
-def _kernel(tile: Tile, transpose_a: bool, transpose_b: bool, split: bool) -> Kernel:
-    entry = f"matmul_{'nt'[transpose_a]}{'nt'[transpose_b]}" + "_split" * split
-    return Kernel("matmul.cu", entry, "ptr a, ptr b, ptr bias, ptr y, ptr slots, ptr arrived, ptr matrices, "
-                  "i32 a_step, i32 b_step, i32 m, i32 n, i32 k, i32 row_tiles, i32 column_tiles, i32 relu",
-                  threads=tile.threads, shared=tile.shared_bytes(not transpose_a, transpose_b), defines=tile.defines)
-
-
-KERNELS = {(tile, *layout, split): _kernel(tile, *layout, split)
-           for tile, layout, split in product(TILES, LAYOUTS, (False, True))}
+KERNELS = {(tile, transpose_a, transpose_b, split): Kernel(
+    "matmul.cu", f"matmul_{'nt'[transpose_a]}{'nt'[transpose_b]}" + "_split" * split,
+    "ptr a, ptr b, ptr bias, ptr y, ptr slots, ptr arrived, ptr matrices, i32 a_step, i32 b_step, "
+    "i32 m, i32 n, i32 k, i32 row_tiles, i32 column_tiles, i32 relu",
+    threads=tile.threads, shared=tile.shared_bytes(not transpose_a, transpose_b), defines=tile.defines)
+    for tile, (transpose_a, transpose_b), split in product(TILES, LAYOUTS, (False, True))}
 
 
 @matmul.impl("cuda")
@@ -82,11 +78,6 @@ class Product(NamedTuple):
     b_step: int             # likewise
     matrices: Array | None  # (batch, 2) int32, the matrices of a and b for each entry, where steps cannot say it
 
-    @property
-    def vector(self) -> int:
-        """How many floats one copy may move."""
-        return 1 if (self.m if self.transpose_a else self.k) % 4 or (self.k if self.transpose_b else self.n) % 4 else 4
-
 
 @lru_cache(maxsize=4096)
 def _product(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> Product:
@@ -121,31 +112,26 @@ def _multiply(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> N
         rows.multiply(p.m, p.n, p.k, a, b, y, epilogue)
         return
     stores = next((x.dtype for x in (a, b) if x.dtype in HALF_DTYPES), "float32")
-    convolution = _as_convolution(p, precision_of(stores), y.dtype)
+    convolution = None
+    if p.batch == 1 and p.k:
+        convolution = _convolution(p.m, p.n, p.k, p.transpose_a, p.transpose_b, precision_of(stores), y.dtype)
     if convolution:
         convolution(a, b, y, epilogue)
-    elif y.dtype == "float32":
-        _launch(p, as_float32(a), as_float32(b), y, epilogue)
-    else:
-        product = empty(y.shape, "float32")
-        _launch(p, as_float32(a), as_float32(b), product, epilogue)
+        return
+    product = y if y.dtype == "float32" else empty(y.shape, "float32")
+    _launch(p, as_float32(a), as_float32(b), product, epilogue)
+    if product is not y:
         convert_into(product, y)
 
 
 # ---- on tensor cores -------------------------------------------------------------------------------------------------
-def _as_convolution(p: Product, precision: str, dtype: str) -> Callable[..., None] | None:
+@lru_cache(maxsize=4096)
+def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, precision: str,
+                 dtype: str) -> Callable[..., None] | None:
     """Returns the launch of the convolution of 1x1 maps that is this product, if tensor cores are to compute it.
 
     Rows are images, and columns channels:  a b^T is fprop (x, w),  a b is dgrad (g, w),  a^T b is wgrad (g, x).
     """
-    if p.batch != 1 or p.k == 0:
-        return None
-    return _convolution(p.m, p.n, p.k, p.transpose_a, p.transpose_b, precision, dtype)
-
-
-@lru_cache(maxsize=4096)
-def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, precision: str,
-                 dtype: str) -> Callable[..., None] | None:
     pass_name = "wgrad" if transpose_a else "fprop" if transpose_b else "dgrad"
     images, ic, oc = {"fprop": (m, k, n), "dgrad": (m, n, k), "wgrad": (k, n, m)}[pass_name]
     desc = ConvDesc.fprop((images, 1, 1, ic), (oc, 1, 1, ic), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
@@ -157,8 +143,7 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
         return None
     if isinstance(best.candidate, Padded):  # four launches around a small product
         casts = next(conversion(o.candidate, desc, precision) for o in options if o.candidate.reads == "float32")
-        p = Product((), m, n, k, 1, transpose_a, transpose_b, 0, 0, None)
-        if _choose(m, n, k, 1, transpose_a, transpose_b, p.vector)[-1] + time_us(casts) < best.time_us:
+        if _choose(m, n, k, 1, transpose_a, transpose_b)[-1] + time_us(casts) < best.time_us:
             return None
     launch, (x, w, y) = plan(pass_name, desc, precision).launch, (desc.x_shape, desc.w_shape, desc.y_shape)
     if pass_name == "fprop":
@@ -171,14 +156,16 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
 def _launch(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
     bias, relu = epilogue
-    kernel, grid, partial, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, p.vector)
+    kernel, grid, partial, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b)
     kernel(grid, a, b, bias, y, *partial.arguments(), p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *tiles, relu)
 
 
 @lru_cache(maxsize=4096)
-def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: bool,
-            vector: int) -> tuple[Kernel, tuple[int, int], Partial, tuple[int, int], float]:
+def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: bool
+            ) -> tuple[Kernel, tuple[int, int], Partial, tuple[int, int], float]:
     """Returns the kernel of the tile with the least estimated time, its grid, workspace, tiles, and that time."""
+    vector = 1 if (m if transpose_a else k) % 4 or (k if transpose_b else n) % 4 else 4  # floats that a copy may move
+
     def sums(tile: Tile) -> list[tuple[int, int]]:
         return [(batch * ceil_div(m, tile.rows) * ceil_div(n, tile.columns), ceil_div(k, tile.k))]
 

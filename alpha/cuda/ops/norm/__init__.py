@@ -44,20 +44,14 @@ _SUMS, _GRADIENT = (
 _FINALIZE_SUMS = per_dtype("batch_norm.cu", "finalize_sums", "ptr partial, ptr gamma, ptr istd, ptr dgamma, ptr dbeta, "
                            "ptr total, ptr coefficients, i64 rows, i32 chunks, ptr header")
 
-
-def _planes(entry: str, args: str) -> Kernel:
-    return Kernel("batch_norm_planes.cu", entry, f"{args}, {WALK}")
-
-
-_PLANES_WRITTEN = f"{NORM}, ptr y, ptr header, f32 floor, ptr lost_ranges"
-_APPLY_PLANES = _planes("apply_planes", f"ptr x, {_PLANES_WRITTEN}, i64 columns, i64 begin, i32 blocks")
+_APPLY_PLANES = Kernel("batch_norm_planes.cu", "apply_planes", f"ptr x, {NORM}, ptr y, ptr header, f32 floor, "
+                       f"ptr lost_ranges, i64 columns, i64 begin, i32 blocks, {WALK}")
 _SUMS_BOUND, _GRADIENT_PLANES = (
-    {relu: _planes(entry + "_relu" * relu, f"ptr g, i64 pitch, ptr x, {NORM}, {rest}") for relu in (False, True)}
+    {relu: Kernel("batch_norm_planes.cu", entry + "_relu" * relu, f"ptr g, i64 pitch, ptr x, {NORM}, {rest}, {WALK}")
+     for relu in (False, True)}
     for entry, rest in (("sums_bound", "ptr partial, ptr header"),
                         ("gradient_planes", "ptr coefficients, ptr dx, ptr header, ptr lost_ranges")))
 
-
-# ---- batch norm ------------------------------------------------------------------------------------------------------
 WRITERS = 8 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
 
 
@@ -131,7 +125,7 @@ def _result(memory: lazy.Memory | None, x: Array, norm: Norm, residual: Array | 
     """Returns y: one that waits, if there is memory with a bound of it."""
     floor, given = 0.0 if relu else -inf, (x, *chained.inputs(norm), *([residual] if residual else ()))
     if memory:
-        value = chained.value_of(given, relu)
+        value = chained.applied(given, relu)
         if residual:
             return bounded(value, memory)
         y = lazy.defer(memory, (x, *norm.arrays), partial(_write_y, x, norm, floor),
@@ -164,27 +158,24 @@ def _may_wait(*arrays: Array | None) -> bool:
 def _write_y(x: Array, norm: Norm, floor: float, memory: Memory, planes: bool) -> None:
     """Writes y as planes, or its elements; as elements too where planes turn out not to hold it."""
     y, header, flag = memory
-    if not planes:
-        _apply(x, norm, None, floor, y)
-        return
-    _, _, w = _matrix(x.shape, x.dtype, lazy.PLANE_WRITERS)
-    _APPLY_PLANES(w.grid, x, *norm, y, header, floor, lazy.flag_counter(), x.shape[-1], 0, w.grid, w.block)
-    _apply(x, norm, None, floor, y, flag, lazy.GUARDED)
+    if planes:
+        _, _, w = _matrix(x.shape, x.dtype, lazy.PLANE_WRITERS)
+        _APPLY_PLANES(w.grid, x, *norm, y, header, floor, lazy.flag_counter(), x.shape[-1], 0, w.grid, w.block)
+    _apply(x, norm, None, floor, y, flag if planes else None)
 
 
 def _join_y(x: Array, norm: Norm, floor: float, y: Array, whole: Memory, rows: Rows | None) -> None:
     """Writes y as planes among those of a whole; without rows its elements to y, where planes do not hold the whole."""
     if rows is None:
-        _apply(x, norm, None, floor, y, whole.flag, lazy.GUARDED)
+        _apply(x, norm, None, floor, y, whole.flag)
         return
     _APPLY_PLANES(rows.walk.grid, x, *norm, whole.elements, whole.scale, floor, lazy.flag_counter(), rows.columns,
                   rows.first, rows.blocks, rows.walk.block)
 
 
-def _apply(x: Array, norm: Norm, residual: Array | None, floor: float, y: Array, flag: Array | None = None,
-           blocks: int = WRITERS) -> None:
+def _apply(x: Array, norm: Norm, residual: Array | None, floor: float, y: Array, flag: Array | None = None) -> None:
     """Writes the elements of y; without a residual, if there is no flag, or it is set."""
-    _, kind, w = _matrix(x.shape, x.dtype, blocks)
+    _, kind, w = _matrix(x.shape, x.dtype, lazy.GUARDED if flag else WRITERS)
     if residual is None:
         _APPLY[kind](w.grid, x, *norm, y, floor, flag, w.block)
     else:
@@ -200,15 +191,15 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
     memory = lazy.reserve(x.shape) if _may_wait(x, g, *norm.arrays) else None
     dgamma, dbeta, total, coefficients = [empty(shape, "float32") for shape in (*[channels] * 3, (2, *channels))]
     if found := chained.sums(g, x, norm, relu, memory and memory.scale):
-        v, sums, chunks = found
+        v, sums = found
     else:
-        sums, chunks = empty((2 + bool(memory), *channels, w.chunks), "float32"), w.chunks
+        sums = empty((2 + bool(memory), *channels, w.chunks), "float32")
         if memory:
             _SUMS_BOUND[relu](w.grid, *lazy.rows_of(g), x, *norm, sums, memory.scale, w.block)
         else:
             _SUMS[relu][kind](w.grid, *lazy.rows_of(g), x, *norm, sums, w.block)
     _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](mean.size, sums, gamma, istd, dgamma, dbeta, total,
-                                                        coefficients, rows, chunks, memory and memory.scale)
+                                                        coefficients, rows, sums.shape[-1], memory and memory.scale)
     if found and v.written:
         g, relu = v.written.reshaped(x.shape), False
     if found and not v.written:
@@ -218,31 +209,28 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
         dx = lazy.defer(memory, (g, x, *norm.arrays, coefficients), write, hurries=True)
         lazy.offer(dx, chained.gradient_from(g, x, norm, relu, coefficients))
     else:
-        alone, dx = partial(_dx, relu, norm, coefficients), None
+        def alone(g: Array, x: Array, *_: Any) -> Array:
+            return _gradient(relu, g, x, norm, coefficients, empty(x.shape, x.dtype))
+        dx = None
         if x.dtype != "float32" and not found:
             dx = chained.gradient_from(g, x, norm, relu, coefficients, alone)
         dx = dx or alone(g, x)
     return lazy.statistics.leave_sums(dx, total), dgamma, dbeta
 
 
-def _dx(relu: bool, norm: Norm, coefficients: Array, g: Array, x: Array, *_: Any) -> Array:
-    _gradient(relu, g, x, norm, coefficients, dx := empty(x.shape, x.dtype))
-    return dx
-
-
 def _write_dx(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, memory: Memory, planes: bool) -> None:
     """Writes dx as planes, or its elements; as elements too where planes turn out not to hold it."""
     dx, header, flag = memory
-    if not planes:
-        _gradient(relu, g, x, norm, coefficients, dx)
-        return
-    _, _, w = _matrix(x.shape, x.dtype, lazy.PLANE_WRITERS)
-    _GRADIENT_PLANES[relu](w.grid, *lazy.rows_of(g), x, *norm, coefficients, dx, header, lazy.flag_counter(), w.block)
-    _gradient(relu, g, x, norm, coefficients, dx, flag, lazy.GUARDED)
+    if planes:
+        _, _, w = _matrix(x.shape, x.dtype, lazy.PLANE_WRITERS)
+        _GRADIENT_PLANES[relu](w.grid, *lazy.rows_of(g), x, *norm, coefficients, dx, header, lazy.flag_counter(),
+                               w.block)
+    _gradient(relu, g, x, norm, coefficients, dx, flag if planes else None)
 
 
-def _gradient(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, dx: Array, flag: Array | None = None,
-              blocks: int = BLOCKS) -> None:
-    """Writes the elements of dx, if there is no flag, or it is set."""
-    _, kind, w = _matrix(x.shape, x.dtype, blocks)
+def _gradient(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, dx: Array, flag: Array | None = None
+              ) -> Array:
+    """Writes the elements of dx, if there is no flag, or it is set, and returns dx."""
+    _, kind, w = _matrix(x.shape, x.dtype, lazy.GUARDED if flag else BLOCKS)
     _GRADIENT[relu][kind](w.grid, *lazy.rows_of(g), x, *norm, coefficients, dx, flag, w.block)
+    return dx

@@ -45,22 +45,20 @@ def inputs(norm: Any) -> tuple[Any, ...]:
     return norm.mean, norm.istd, norm.gamma or Leaf(1.0, None), norm.beta or Leaf(0.0, None)
 
 
-def applied(given: Sequence[Any], relu: bool, alone: Callable[..., Array]) -> Array | None:
-    """Returns y of x, `inputs`, and of a residual perhaps; it waits.  None where it cannot."""
+def applied(given: Sequence[Any], relu: bool, alone: Callable[..., Array] | None = None) -> Any:
+    """Returns y of x, `inputs`, and of a residual perhaps; None where it cannot be a part of chains.
+
+    alone: makes y by itself, and what is returned is the array, which waits; else the value, as of `gradient_from`.
+    """
     x = given[0]
-    if not may_wait(x.size):
-        return None
-    return wait(_APPLIED[relu, len(given) > 5], given, (), x.dtype, x.shape, alone)
+    y = _APPLIED[relu, len(given) > 5], given, (), x.dtype, x.shape
+    if alone:
+        return wait(*y, alone) if may_wait(x.size) else None
+    return result_of(*y) if config.fuse else None
 
 
-def value_of(given: Sequence[Any], relu: bool) -> Value | None:
-    """Returns what y is to chains, where it may be read as planes.  given: as of `applied`."""
-    x = given[0]
-    return result_of(_APPLIED[relu, len(given) > 5], given, (), x.dtype, x.shape) if config.fuse else None
-
-
-def sums(g: Array, x: Array, norm: Any, relu: bool, header: Array | None) -> tuple[Value, Array, int] | None:
-    """Returns the gradient where relu passed, and the sums of batch norm's backward, with the number of chunks.
+def sums(g: Array, x: Array, norm: Any, relu: bool, header: Array | None) -> tuple[Value, Array] | None:
+    """Returns the gradient where relu passed, and the sums of batch norm's backward, by chunks of rows.
 
     None where g is no value, or one that has vectors of other lengths.  header: as of `sums_of`.
     """
@@ -72,9 +70,9 @@ def sums(g: Array, x: Array, norm: Any, relu: bool, header: Array | None) -> tup
         v = Value(_MASKED, (value, Leaf(x, WHOLE), *_leaves(norm)), (), g.dtype, g.size, channels)
     away = Value(_AWAY, (Leaf(x, WHOLE), _column(norm.mean)), (), "float32", g.size, channels)
     read = [leaf for leaf in v.leaves(WHOLE) if leaf.place == WHOLE and leaf.array is not x]
-    chain, arrays, partial, chunks = sums_of(v, away, channels, [v] if len(read) > 1 else [], [value], header)
+    chain, arrays, partial = sums_of(v, away, channels, [v] if len(read) > 1 else [], [value], header)
     lazy.settle(chain, arrays)
-    return v, partial, chunks
+    return v, partial
 
 
 def _made_of(value: Value, of: Sequence[Leaf], row: int) -> Value:

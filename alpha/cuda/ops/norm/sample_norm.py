@@ -23,15 +23,12 @@ _SAMPLE_GRADIENT = f"ptr g, ptr x, {NORM}, ptr rest, ptr dx"
 STAGES = {"float32": 1, "bfloat16": 2, "float16": 2}  # of the gradient, as layer_norm.cu has them
 _LAYER_GRADIENT = {((dtype, wide), pieces): Kernel(
     "layer_norm.cu", f"gradient_{pieces}{'' if wide else '_single'}_{dtype}",
-    f"{_SAMPLE_GRADIENT}, ptr partial, i64 rows, i64 n, i32 width", threads=THREADS,
-    shared=wide * stages * pieces * 2 * 16 * THREADS)
+    f"{_SAMPLE_GRADIENT}, ptr partial, i64 rows, i64 n, i32 width", shared=wide * stages * pieces * 2 * 16 * THREADS)
     for dtype, stages in STAGES.items() for wide in (True, False) for pieces in (1, 2, 4, 8)
     if pieces < 8 or (wide and dtype == "float32")}
 _LAYER_GRADIENT_LONG = per_piece("layer_norm.cu", "gradient_long", f"{_SAMPLE_GRADIENT}, i64 n")
-_PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums",
-                            f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}")
-_PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals",
-                           "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n", threads=THREADS)
+_PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums", f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}")
+_PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals", "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n")
 
 PIECES = 32 << 10           # bytes of shared memory for a block's pieces in group_norm_held.cu,
 SUMS = (4 << 10, 28 << 10)  # and for what it sums: as a rule, and at most
@@ -61,6 +58,7 @@ class _Rows(NamedTuple):
     grad_width: int
     grad_grid: int
     walk: Walk
+    chunks: int       # of what is summed backward
 
 
 def _bits(n: int) -> int:
@@ -84,8 +82,11 @@ def _rows(rows: int, n: int, dtype: str) -> _Rows:
     held, grad_width = (held, grad_width) if grad_width <= THREADS else (0, THREADS)
     resident = 1 if held * lanes > 16 else 2 if held * lanes > 8 else 3  # as layer_norm.cu has it
     grad_grid = min(ROW_BLOCKS * resident, ceil_div(rows * grad_width, THREADS))
-    return _Rows(kind, width, ceil_div(rows * (width or THREADS), THREADS), held, grad_width, grad_grid,
-                 walk(rows, pieces))
+    w, chunks = walk(rows, pieces), grad_grid
+    if rows > CHAIN * grad_grid * (THREADS // grad_width):
+        chunks *= 2  # the others are what rounding has left out of the first
+    return _Rows(kind, width, ceil_div(rows * (width or THREADS), THREADS), held, grad_width, grad_grid, w,
+                 chunks if held else w.chunks)
 
 
 @ops.layer_norm.impl("cuda")
@@ -100,23 +101,17 @@ def layer_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, normal
     return y, *statistics
 
 
-def _layer_norm_grad(g: Array, x: Array, norm: tuple, dx: Array, n: int) -> tuple[Array, int]:
-    """Writes dx and returns partial[chunk][dgamma, dbeta][n], and how many chunks these are.
-
-    Where blocks have more than CHAIN rows per thread, there are twice as many: what rounding has left out of the first.
-    """
+def _layer_norm_grad(g: Array, x: Array, norm: tuple, dx: Array, n: int) -> Array:
+    """Writes dx and returns partial[chunk][dgamma, dbeta][n]."""
     rows = x.size // n
     p = _rows(rows, n, x.dtype)
-    chunks = p.walk.chunks
-    if p.pieces:
-        chunks = p.grad_grid * (1 + (rows > CHAIN * p.grad_grid * (THREADS // p.grad_width)))
-    partial = empty((chunks, 2, n), "float32")
+    partial = empty((p.chunks, 2, n), "float32")
     if p.pieces:
         _LAYER_GRADIENT[p.kind, p.pieces](p.grad_grid, g, x, *norm, dx, partial, rows, n, p.grad_width)
     else:
         _LAYER_GRADIENT_LONG[p.kind](rows, g, x, *norm, dx, n)
         _PARAMETER_SUMS[p.kind](p.walk.grid, g, x, *norm, partial, p.walk.block)
-    return partial, chunks
+    return partial
 
 
 # ---- group norm ------------------------------------------------------------------------------------------------------
@@ -146,7 +141,6 @@ def _turns(samples: int, pixels: int, channels: int, dtype: str) -> _Turns:
 class _Held(NamedTuple):
     """How blocks hold a sample; see group_norm_held.cu."""
 
-    blocks: int
     kind: tuple[str, bool]
     sums: int      # bytes
     walk: Walk
@@ -173,7 +167,7 @@ def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clu
     per_warp = max(1, 32 >> team)
     adding = struct.pack("@8i", k, groups, ceil_div(groups, per_warp) * per_warp, channels // shared, _bits(shared),
                          in_warps, team, min(team, _bits(k // shared)))
-    return _Held(blocks, kind, min(size for size in SUMS if needed <= size),
+    return _Held(kind, min(size for size in SUMS if needed <= size),
                  Walk(samples * blocks, blocks, chunk,
                       struct.pack("@qqiiiiq", pixels, width, width, step, 1, blocks, chunk)), adding)
 
@@ -185,8 +179,8 @@ def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups
     norm = *Norm.of(gamma, beta, *statistics[:2]), statistics[2]
     held = _held(samples, pixels, channels, groups, x.dtype, context.arch == "sm_90a")
     if held:
-        _GROUP_NORM_HELD[held.blocks, held.sums][held.kind](held.walk.grid, x, *norm, y, eps, held.walk.block,
-                                                            held.adding)
+        w = held.walk
+        _GROUP_NORM_HELD[w.chunks, held.sums][held.kind](w.grid, x, *norm, y, eps, w.block, held.adding)
         return y, *statistics
     t = _turns(samples, pixels, channels, x.dtype)
     partial = empty((samples, 2, channels, t.walk.chunks), "float32")
@@ -195,15 +189,15 @@ def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups
     return y, *statistics
 
 
-def _group_norm_grad(g: Array, x: Array, norm: tuple, dx: Array) -> tuple[Array, int]:
-    """Writes dx and returns totals[sample][dgamma, dbeta][C], and how many samples these are."""
+def _group_norm_grad(g: Array, x: Array, norm: tuple, dx: Array) -> Array:
+    """Writes dx and returns totals[sample][dgamma, dbeta][C]."""
     samples, pixels, groups, k = x.shape
     t = _turns(samples, pixels, groups * k, x.dtype)
     totals, coefficients = empty((samples, 2, groups * k), "float32"), empty((2, samples * groups), "float32")
     partial = empty((samples, 2, groups * k, t.walk.chunks), "float32")
     _GROUP_GRADIENT[t.kind](2 * t.tasks, g, x, *norm, dx, totals, coefficients, partial, counters(1 + samples),
                             t.tasks, t.lag, t.walk.block, k)
-    return totals, samples
+    return totals
 
 
 @ops.sample_norm_grad.impl("cuda")
@@ -212,8 +206,8 @@ def sample_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, mean: Array, 
     params, norm = x.shape[-params_ndim:], (*Norm.of(gamma, None, mean, istd), rest)
     dx, dgamma, dbeta = empty(x.shape, x.dtype), empty(params, "float32"), empty(params, "float32")
     if axes[0] == x.ndim - params_ndim:  # layer norm; group norm comes as (samples, pixels, groups, k)
-        partial, chunks = _layer_norm_grad(g, x, norm, dx, dgamma.size)
+        partial = _layer_norm_grad(g, x, norm, dx, dgamma.size)
     else:
-        partial, chunks = _group_norm_grad(g, x, norm, dx)
-    _PARAMETER_TOTALS(ceil_div(2 * dgamma.size, 8), partial, dgamma, dbeta, chunks, dgamma.size)
+        partial = _group_norm_grad(g, x, norm, dx)
+    _PARAMETER_TOTALS(ceil_div(2 * dgamma.size, 8), partial, dgamma, dbeta, partial.shape[0], dgamma.size)
     return dx, dgamma, dbeta

@@ -34,7 +34,6 @@ Number = ops.Number
 THREADS = 256
 NUMBERS = (*FLOAT_DTYPES, "int32", "int64", "uint8")
 STORED = {"bool": "uint8"}  # kernels read a bool as a byte
-INT_BITS = {"int32": (1 << 32) - 1, "int64": (1 << 64) - 1, "uint8": 255}
 
 
 @lru_cache(maxsize=4096)
@@ -66,7 +65,7 @@ def elementwise(op: Op, source: str | Path, operands: str, dtypes: Sequence[str]
     kernels = {}
     for dtype in dtypes:
         args = f"{'ptr x, ptr y, i64 n' if single else _PAIR}{extra}".format("f32" if dtype in FLOAT_DTYPES else "i64")
-        kernels[dtype] = Kernel(source, f"{op.name}_{dtype}", args, threads=THREADS)
+        kernels[dtype] = Kernel(source, f"{op.name}_{dtype}", args)
 
     def run(*xs: Array, **attrs: Number) -> Array:
         x = xs[0]
@@ -94,7 +93,7 @@ def broadcasting(op: Op, source: str | Path, dtypes: Sequence[str] = FLOAT_DTYPE
     for dtype in dtypes:
         args = _PAIR.format("f32" if dtype in FLOAT_DTYPES else "i64")
         kernels[dtype] = Kernel(source, f"{kernel or op.name}_{STORED.get(dtype, dtype)}",
-                                f"{args}, {layout_type(2)} layout", threads=THREADS)
+                                f"{args}, {layout_type(2)} layout")
     convert_number = rounded_number if result else plain_number
 
     def run(a: Array | Number, b: Array | Number) -> Array:
@@ -138,10 +137,10 @@ def rounded_number(value: Number, dtype: str) -> Number:
 
 def bits_of(value: Number, dtype: str) -> int:
     """Returns the bits of a number in a dtype, as an integer without a sign; a fraction is cut off for integers."""
-    if dtype in INT_BITS:
-        return int(value) & INT_BITS[dtype]
     if dtype == "bool":
         return int(bool(value))
+    if dtype not in FLOAT_DTYPES:
+        return int(value) & (1 << 8 * ITEMSIZE[dtype]) - 1
     with np.errstate(over="ignore"):  # inf beyond the range
         if dtype == "float16":
             return int(np.float16(value).view(np.uint16))
@@ -152,7 +151,6 @@ def bits_of(value: Number, dtype: str) -> int:
 
 
 # ---- what is bound ---------------------------------------------------------------------------------------------------
-
 SOURCE = "elementwise.cu"
 
 for _op in (ops.exp, ops.log, ops.sqrt, ops.erf, logic.sin, logic.cos):
@@ -170,7 +168,7 @@ for _op in (ops.lt, ops.le):
 broadcasting(ops.gt, SOURCE, NUMBERS, "bool", kernel="lt", swap=True)
 broadcasting(ops.ge, SOURCE, NUMBERS, "bool", kernel="le", swap=True)
 
-_ADD = Kernel(SOURCE, "add_float32", f"{_PAIR.format('f32')}, {layout_type(2)} layout", threads=THREADS)
+_ADD = Kernel(SOURCE, "add_float32", f"{_PAIR.format('f32')}, {layout_type(2)} layout")
 
 
 def add_to(y: Array, x: Array) -> None:
@@ -189,8 +187,7 @@ def _limits(dtype: str, low: Number | None, high: Number | None) -> tuple[Number
 elementwise(ops.clip, SOURCE, "x", NUMBERS, _limits, low="{0}", high="{0}")
 elementwise(ops.clip_grad, SOURCE, "g x", FLOAT_DTYPES, _limits, low="f32", high="f32")
 
-
-_CASTS = {(source, dtype): Kernel("cast.cu", f"cast_{source}_{dtype}", "ptr x, ptr y, i64 n", threads=THREADS)
+_CASTS = {(source, dtype): Kernel("cast.cu", f"cast_{source}_{dtype}", "ptr x, ptr y, i64 n")
           for source in NUMBERS for dtype in ITEMSIZE}
 
 
@@ -238,17 +235,17 @@ def transfer_cuda(x: Array, *, device: str, source: str) -> Any:
     return y
 
 
-_WHERE = {size: Kernel("cast.cu", f"where_{size}", "ptr cond, ptr x, i64 x_number, ptr y, i64 y_number, ptr out, "
-                       f"i64 n, {layout_type(3)} layout", threads=THREADS) for size in (1, 2, 4, 8)}
+_WHERE = {size: Kernel("cast.cu", f"where_{size}", "ptr cond, ptr x, u64 x_number, ptr y, u64 y_number, ptr out, "
+                       f"i64 n, {layout_type(3)} layout") for size in (1, 2, 4, 8)}
 
 
 def where_cuda(cond: Array, x: Array | Number, y: Array | Number) -> Array:
     dtype = (x if isinstance(x, Array) else y).dtype
     x_bits = y_bits = 0
     if not isinstance(x, Array):
-        x, x_bits = None, _signed(bits_of(x, dtype))
+        x, x_bits = None, bits_of(x, dtype)
     if not isinstance(y, Array):
-        y, y_bits = None, _signed(bits_of(y, dtype))
+        y, y_bits = None, bits_of(y, dtype)
     shape, layout = _broadcast("where", (cond.shape, x and x.shape, y and y.shape))
     out = empty(shape, dtype)
     size = ITEMSIZE[dtype]
@@ -258,12 +255,7 @@ def where_cuda(cond: Array, x: Array | Number, y: Array | Number) -> Array:
 
 joined(ops.where, where_cuda, number=rounded_number)
 
-
-def _signed(bits: int) -> int:
-    return bits - (1 << 64) if bits >> 63 else bits
-
-
-_FILL = Kernel("cast.cu", "fill", "ptr y, u64 pattern, i64 nbytes", threads=THREADS)
+_FILL = Kernel("cast.cu", "fill", "ptr y, u64 pattern, i64 nbytes")
 
 
 def pattern_of(value: Number, dtype: str) -> int:

@@ -26,12 +26,12 @@ CASTS(uint8, u8, int)
 
 #define WHERE(size, T) \
   ALPHA_ENTRY(where_##size, (THREADS), \
-              (const u8 *cond, const T *x, i64 x_number, const T *y, i64 y_number, T *out, i64 n, \
+              (const u8 *cond, const T *x, u64 x_number, const T *y, u64 y_number, T *out, i64 n, \
                const __grid_constant__ Layout<3> layout), \
               constexpr int E = ELEMENTS<T, T>; \
               using In = Operand<T, E, 1>; \
               map_broadcast<E, 1, T>([=](T c, T a, T b) { return c ? a : b; }, out, n, layout, \
-                                     Operand<u8, E, 1>{cond, 0}, In{x, x_number}, In{y, y_number}))
+                                     Operand<u8, E, 1>{cond, 0}, In{x, i64(x_number)}, In{y, i64(y_number)}))
 WHERE(1, u8)
 WHERE(2, u16)
 WHERE(4, u32)

@@ -40,15 +40,10 @@ def function(op: Op) -> Function:
                     op.equation.code.is_condition)
 
 
-def joined(op: Op, *args: Any, **options: Any) -> None:
-    """Binds `waiting` of a pointwise op, with the same arguments, as its implementation."""
-    op.impl("cuda")(waiting(op, *args, **options))
-
-
-def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | None = None,
-            number: Callable[[Any, str], float] = lambda value, dtype: value,
-            numbers: Callable[..., tuple[float, ...]] | None = None) -> Callable[..., Array]:
-    """Returns an implementation of a pointwise op whose result waits where it can, and which is `alone` elsewhere.
+def joined(op: Op, alone: Callable[..., Array] | None = None, result: str | None = None,
+           number: Callable[[Any, str], float] = lambda value, dtype: value,
+           numbers: Callable[..., tuple[float, ...]] | None = None) -> None:
+    """Binds an implementation of a pointwise op whose result waits where it can, and which is `alone` elsewhere.
 
     Args:
         alone: the op by itself; None: the kernel of a chain that has nothing else.
@@ -60,6 +55,7 @@ def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | Non
     of_attrs = numbers or (lambda dtype, **attrs: tuple([attrs[name] for name in equation.attrs]))
     by_itself, kind = alone or _single(op, code), result or ("bool" if code.is_condition else None)
 
+    @op.impl("cuda")
     def run(*operands: Any, **attrs: Any) -> Array:
         if config.fuse:
             shape, dtype = _result(operands)
@@ -71,7 +67,6 @@ def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | Non
                 if found is not None:
                     return found
         return by_itself(*operands, **attrs)
-    return run
 
 
 def may_wait(size: int) -> bool:
@@ -230,17 +225,9 @@ def write(value: Value, spared: Sequence[Value] = ()) -> tuple[Chain, list[Array
 
 
 class Numbers(NamedTuple):
-    """Random numbers of a stream from an offset on; begin: what a recording adds to seed and offset, or None."""
+    """Random numbers, as a kernel gets them: seed, stream, offset, and what a recording adds to seed and offset."""
 
-    seed: int
-    stream: int
-    offset: int
-    begin: Array | None
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """Returns what a kernel gets."""
-        return tuple(self)
+    arguments: tuple[int, int, int, Array | None]
 
 
 class Pass(NamedTuple):
@@ -282,14 +269,13 @@ def _pass_of(chain: Chain, size: int, row: int, form: str = PLAIN, sums: tuple[i
 
 
 def sums_of(v: Value, w: Value, row: int, written: Sequence[Value], spared: Sequence[Value],
-            header: Array | None = None) -> tuple[Chain, list[Array], Array, int]:
+            header: Array | None = None) -> tuple[Chain, list[Array], Array]:
     """Runs a pass that adds up v and v * w over the rows of a matrix, and writes values on its way.
 
     Args:
         header: is made ready for a bound of v; the largest |v| of each column's chunks is found, too.
     Returns:
-        the chain and what was written; partial sums, float32 (2, row, chunks), or (3, ...) with the largest |v|; the
-        number of chunks.
+        the chain and what was written; partial sums, float32 (2, row, chunks), or (3, ...) with the largest |v|.
     """
     chain = gather([v, w], WHOLE, written, spared)
     pass_ = _pass_of(chain, v.size, row, BOUNDED if header else PLAIN,
@@ -297,7 +283,7 @@ def sums_of(v: Value, w: Value, row: int, written: Sequence[Value], spared: Sequ
     arrays = [empty((v.size,), chain.steps[k].dtype) for k in chain.outputs]
     sums = empty((3 if header else 2, row, pass_.walk.chunks), "float32")
     pass_.launch(chain, arrays, (sums, header) if header else (sums,))
-    return chain, arrays, sums, pass_.walk.chunks
+    return chain, arrays, sums
 
 
 # ---- from a chain to its kernel --------------------------------------------------------------------------------------

@@ -12,21 +12,17 @@
 #define BINARY(name, f) BROADCAST2(name, a, b, f)
 
 // Integers, computed in one type for those of up to 32 bits and one for 64
-#define INTEGERS1(name, C, C64, f, ...) \
-  KERNEL1(name, int32, int, int, C, x, f, ##__VA_ARGS__) \
-  KERNEL1(name, int64, i64, i64, C64, x, f, ##__VA_ARGS__) \
-  KERNEL1(name, uint8, u8, u8, C, x, f, ##__VA_ARGS__)
-#define INTEGERS2(name, C, C64, f) \
-  BROADCAST_KERNEL2(name, int32, int, int, C, a, b, f) \
-  BROADCAST_KERNEL2(name, int64, i64, i64, C64, a, b, f) \
-  BROADCAST_KERNEL2(name, uint8, u8, u8, C, a, b, f)
+#define INTEGERS(KERNEL, name, C, C64, ...) \
+  KERNEL(name, int32, int, int, C, __VA_ARGS__) \
+  KERNEL(name, int64, i64, i64, C64, __VA_ARGS__) \
+  KERNEL(name, uint8, u8, u8, C, __VA_ARGS__)
 
 // In unsigned types, where wrapping around is defined, and in types that keep their order
-#define WRAPPING_INTEGERS(name, f) INTEGERS1(name, u32, u64, f)
+#define WRAPPING_INTEGERS(name, f) INTEGERS(KERNEL1, name, u32, u64, x, f)
 #define WRAPPING_UNARY(name, f) UNARY(name, f) WRAPPING_INTEGERS(name, f)
-#define WRAPPING_BINARY(name, f) BINARY(name, f) INTEGERS2(name, u32, u64, f)
-#define ORDERED_UNARY(name, f, ...) INTEGERS1(name, i64, i64, f, ##__VA_ARGS__)
-#define ORDERED_BINARY(name, f) BINARY(name, f) INTEGERS2(name, int, i64, f)
+#define WRAPPING_BINARY(name, f) BINARY(name, f) INTEGERS(BROADCAST_KERNEL2, name, u32, u64, a, b, f)
+#define ORDERED_UNARY(name, f, ...) INTEGERS(KERNEL1, name, i64, i64, x, f, ##__VA_ARGS__)
+#define ORDERED_BINARY(name, f) BINARY(name, f) INTEGERS(BROADCAST_KERNEL2, name, int, i64, a, b, f)
 
 #define COMPARISON(name, f) \
   BROADCAST_KERNEL2(name, float32, float, u8, float, a, b, f) \

@@ -30,12 +30,14 @@ STRIP_THREADS = 1 << 18  # so many threads
 MAX_IMAGES = 8           # but for what writes planes, and for what ends at once as a rule
 TILE = 2                 # input pixels along an axis that a thread of a gradient takes
 SCATTER_POSITIONS = 128  # of a map, per block: POSITIONS of each of its warps
+_GEOMETRY = struct.Struct("@" + ("2i" + 4 * "iIi") * 2 + "iIi 2i f 2i")  # Pool in pool.cuh
+_POOL = f"block[{_GEOMETRY.size}] pool, i32 threads"
 
 Kernels = dict[tuple[str, bool], Kernel]
 
 
 def _kernels(entry: str, arrays: str) -> Kernels:
-    return per_piece("pool.cu", entry, f"block[144] pool, i32 threads, {arrays}")
+    return per_piece("pool.cu", entry, f"{_POOL}, {arrays}")
 
 
 class _Bounded(NamedTuple):
@@ -48,8 +50,8 @@ class _Bounded(NamedTuple):
 
 def _bounded(entry: str, more: str = "") -> _Bounded:
     """Returns them; `more`: what they write, or read, besides."""
-    args = f"block[144] pool, i32 threads, {more}ptr x, ptr header_of_x, ptr y, "
-    planes, elements = (Kernel("pool_planes.cu", f"{entry}_{form}", args + last, threads=THREADS)
+    args = f"{_POOL}, {more}ptr x, ptr header_of_x, ptr y, "
+    planes, elements = (Kernel("pool_planes.cu", f"{entry}_{form}", args + last)
                         for form, last in (("planes", "ptr header, ptr lost_ranges"), ("stored", "ptr flag")))
     return _Bounded(_kernels(entry, f"{more}ptr x, ptr y"), planes, elements)
 
@@ -59,11 +61,11 @@ _WIDE, _NAMED, _ROWS = (_bounded(f"max_pool{form}", "ptr index, ") for form in (
 _AVG, _BACKWARD = _bounded("avg_pool"), _bounded("max_pool_backward", "ptr index, ")
 _WIDE_BACKWARD, _ROWS_BACKWARD = (_kernels(f"max_pool_backward{form}", "ptr index, ptr g, ptr dx")
                                   for form in ("_wide", "_rows"))
-_INDEX = Kernel("pool.cu", "max_pool_index", "block[144] pool, i32 threads, ptr place, ptr index", threads=THREADS)
+_INDEX = Kernel("pool.cu", "max_pool_index", f"{_POOL}, ptr place, ptr index")
 _AVG_BACKWARD = _kernels("avg_pool_backward", "ptr g, ptr dx")
 _GATHER = _kernels("gather", "ptr x, ptr index, ptr y")
 _SCATTER = per_dtype("pool.cu", "scatter", "ptr x, ptr index, ptr y, i64 columns, i32 channels, i32 outputs, "
-                     "i32 positions", threads=THREADS)
+                     "i32 positions")
 
 
 class _Plan(NamedTuple):
@@ -114,8 +116,7 @@ def _plan(n: int, channels: int, h: _Window, w: _Window, divisor: int, over: str
     axes = [value for axis, tile in zip((h, w), tiles)
             for value in (axis.kernel, axis.padding, *_size(axis.inputs), *_size(axis.outputs), *_size(axis.stride),
                           *_size(tile))]
-    geometry = struct.pack("33ifii", *map(_signed, (*axes, *_size(per_pixel), channels, divisor)),
-                           1 / divisor if divisor else 0.0, n, apart)
+    geometry = _GEOMETRY.pack(*axes, *_size(per_pixel), channels, divisor, 1 / divisor if divisor else 0.0, n, apart)
     return _Plan((n, h.outputs, w.outputs, channels), packets, geometry, ceil_div(apart * per_image, THREADS),
                  apart * per_image)
 
@@ -127,11 +128,6 @@ def _size(n: int) -> tuple[int, int, int]:
     """
     shift = (n - 1).bit_length()
     return n, ((1 << 32) * ((1 << shift) - n)) // n + 1, shift
-
-
-def _signed(value: int) -> int:
-    """Returns the 32-bit integer with the bits of an unsigned one."""
-    return value - (1 << 32) if value >= 1 << 31 else value
 
 
 def _launch(kernels: Kernels, dtype: str, plan: _Plan, *arrays: Array) -> None:
@@ -198,13 +194,12 @@ def _write(kernels: _Bounded, plan_of: PlanOf, x: Array, more: tuple[Array, ...]
 @ops.max_pool2d.impl("cuda")
 def max_pool2d_cuda(x: Array, **window: Pair) -> tuple[Array, Array]:
     """The index is kept as bytes, a quarter of it, where a window has no more pixels than they have values."""
-    if prod(window["kernel_size"]) > 256:
-        plan_of = partial(_windowed, "max_pool2d", x.shape, "outputs", LANES[x.dtype], **window)
-        return _max_pool(_WIDE, x, plan_of, "int32")
-    rows = _has_strips(x, **window) and window["stride"] in ((1, 1), (2, 2))
+    wide, rows = prod(window["kernel_size"]) > 256, _has_strips(x, **window) and window["stride"] in ((1, 1), (2, 2))
     over = "output strips" if rows else "outputs"
-    y, place = _max_pool(_ROWS if rows else _NAMED, x, partial(_windowed, "max_pool2d", x.shape, over, LANES[x.dtype],
-                                                               **window), "uint8")
+    plan_of = partial(_windowed, "max_pool2d", x.shape, over, LANES[x.dtype], **window)
+    y, place = _max_pool(_WIDE if wide else _ROWS if rows else _NAMED, x, plan_of, "int32" if wide else "uint8")
+    if wide:
+        return y, place
     return y, lazy.pack(place, "int32", (x.shape[1:3], window), partial(_write_index, x.shape, window))
 
 

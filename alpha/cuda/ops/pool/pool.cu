@@ -6,8 +6,6 @@
 //           the windows that hold it, in ascending order; nothing is scattered and nothing is cleared first.
 // Accuracy: means keep what rounding leaves out of a sum. So do gradients in the `single` kernels, which therefore serve
 //           all pixels that more than 16 windows hold; packets are added in one short chain.
-// Planes:   pool_planes.cu has max and average pooling of and into planes of float32, and the gradient of maxima of
-//           windows that are apart.
 // Requires: an image below 2^31 elements; for the packet kernels C a multiple of 16 bytes.
 // Threads:  one per packet of channels (16 bytes; 1 element in the `single` kernels) of a pixel of the result, or of
 //           TILE x TILE pixels in the gradients, which read a window once for all of them; channels fastest, of every
@@ -128,7 +126,6 @@ INLINE void pool_scatter(const T *x, const i64 *index, T *y, i64 columns, int ch
     y[(image * positions + begin + i) * channels + c] = from_float<T>(bad ? NAN : map[i][lane].value());
 }
 
-// See PIECE_KERNELS: name_<dtype> takes packets, name_single_<dtype> one element per thread.
 #define KERNEL(name, call, ...) \
   ALPHA_ENTRY(name, (THREADS), (const __grid_constant__ Pool p, int threads, __VA_ARGS__), \
               const int k = blockIdx.x * THREADS + threadIdx.x; \

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.cuda.lazy import split_view, statistics
-from alpha.cuda.ops.pointwise import as_float32
+from alpha.cuda.ops.pointwise import NUMBERS, STORED, as_float32
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, counters, download, empty
 from alpha.cuda.runtime.walk import BLOCKS, LANES, LINE, LONGEST, SUMMERS, THREADS, WALK, ceil_div, walk
@@ -25,10 +25,7 @@ Shape = ops.Shape
 
 SMALL_ROW = 8      # pieces per thread up to which a warp takes a row
 
-_NUMBERS = (*FLOAT_DTYPES, "uint8", "int32", "int64")
 _cached = lru_cache(maxsize=4096)
-
-
 _RESULTS = "ptr partial, ptr arrived, ptr y, i32 wide, f32 divisor"
 
 
@@ -42,31 +39,28 @@ class Fold(NamedTuple):
 
 def _fold(name: str, state: dict[str, int], columns: str = "columns") -> Fold:
     def kernels(part: str, args: str) -> dict[str, Kernel]:
-        return per_dtype("reduce.cu", f"{name}_{part}", f"ptr x, {_RESULTS}, {args}", dtypes=state, threads=THREADS)
+        return per_dtype("reduce.cu", f"{name}_{part}", f"ptr x, {_RESULTS}, {args}", dtypes=state)
     return Fold(kernels("rows", "i64 outer, i64 count, i64 chunk, i32 chunks, i32 width, i32 aligned"),
                 kernels(columns, f"i64 inner, {WALK}"), state)
 
 
-_SUM = _fold("sum", {dtype: 4 if dtype in FLOAT_DTYPES else 8 for dtype in _NUMBERS})
+_SUM = _fold("sum", {dtype: 4 if dtype in FLOAT_DTYPES else 8 for dtype in NUMBERS})
 _WIDE_SUM = _fold("sum", _SUM.state, "wide_columns")
-_MAX, _MIN = (_fold(name, {dtype: 8 if dtype == "int64" else 4 for dtype in _NUMBERS}) for name in ("max", "min"))
-_ARGMAX = _fold("argmax", dict.fromkeys(_NUMBERS, 16))
+_MAX, _MIN = (_fold(name, {dtype: 8 if dtype == "int64" else 4 for dtype in NUMBERS}) for name in ("max", "min"))
+_ARGMAX = _fold("argmax", dict.fromkeys(NUMBERS, 16))
 _VAR = _fold("var", dict.fromkeys(FLOAT_DTYPES, 12))
-_SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr header, {_RESULTS}, i64 inner, {WALK}",
-                        threads=THREADS)
+_SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr header, {_RESULTS}, i64 inner, {WALK}")
 
 
 class _Plan(NamedTuple):
     order: Shape | None      # axes to permute first
     wide: bool               # columns are read 16 bytes at a time
     chunks: int
-    meetings: int            # of chunks, if there are several
     grid: int
     args: tuple              # of the kernel, behind its results; the last one, for columns, says how it walks
     columns: bool
 
 
-@_cached
 def _view(shape: Shape, axes: Shape) -> tuple[int, int, int] | None:
     """Returns (outer, count, inner) if the reduced axes are neighbours, but for axes of length 1, else None."""
     if 0 in shape:
@@ -92,11 +86,11 @@ def _plan(shape: Shape, axes: Shape, lanes: int, may_be_wide: bool) -> _Plan:
         wide = may_be_wide and inner % lanes == 0
         pieces = inner // lanes if wide else inner
         w = walk(count, outer * pieces, *SUMMERS, LINE if wide else LINE * lanes)
-        return _Plan(order, wide, w.chunks, w.grid // w.chunks, w.grid, (pieces, w.block), True)
+        return _Plan(order, wide, w.chunks, w.grid, (pieces, w.block), True)
     width, chunk = _row_threads(outer, count, lanes)
     chunks = max(1, ceil_div(count, chunk))
     aligned = outer == 1 or count % lanes == 0
-    return _Plan(order, False, chunks, outer, ceil_div(outer * chunks, THREADS // width),
+    return _Plan(order, False, chunks, ceil_div(outer * chunks, THREADS // width),
                  (outer, count, chunk, chunks, width, int(aligned)), False)
 
 
@@ -121,14 +115,14 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
     y = empty(shape, dtype)
     if not y.size:
         return y
-    stored = "uint8" if x.dtype == "bool" else x.dtype
+    stored = STORED.get(x.dtype, x.dtype)
     plan = _plan(x.shape, axes, LANES[stored], fold is _SUM)
     if plan.order:
         x = permute.impls["cuda"](x, axes=plan.order)
     partial = arrived = None
     if plan.chunks > 1:
         partial = empty((y.size * plan.chunks * fold.state[stored],), "uint8")
-        arrived = counters(plan.meetings)
+        arrived = counters(plan.grid // plan.chunks)  # each of what several chunks meet in
     results = partial, arrived, y, dtype == "float32", divisor  # sums of 16-bit elements may stay as they were made
     held, header = split_view(x) if plan.wide else (x, None)
     if header:

@@ -15,17 +15,13 @@
 #include "lazy/planes.cuh"
 #include "reduce.cuh"
 
-using u8 = unsigned char;
-using i32 = int;
-
 template <class T> constexpr bool FLOATING = !std::is_integral<T>::value;
 template <class T> constexpr T LEAST = std::numeric_limits<T>::min();
 template <class T> constexpr T MOST = std::numeric_limits<T>::max();
-template <bool CONDITION, class A, class B> using If = typename std::conditional<CONDITION, A, B>::type;
 
 template <class T> INLINE auto widened(T v) {  // float, or the integer of at least 32 bits
   if constexpr (FLOATING<T>) return to_float(v);
-  else return If<sizeof(T) == 8, i64, int>(v);
+  else return std::conditional_t<sizeof(T) == 8, i64, int>(v);
 }
 template <class T> using Wide = decltype(widened(T()));
 template <class T> INLINE T narrowed(Wide<T> v) {
@@ -33,15 +29,14 @@ template <class T> INLINE T narrowed(Wide<T> v) {
   else return T(v);
 }
 
-// ---- folds: State of one element, whose result begins with the element `origin`, of no element, of two states; and
-// the result.
+// ---- folds: State of no element, of one, whose result begins with the element `origin`, of two states; the result.
 
 template <class T> struct Sum {
-  using State = If<FLOATING<T>, float, i64>;
-  using Result = If<FLOATING<T>, T, i64>;
+  using State = std::conditional_t<FLOATING<T>, float, i64>;
+  using Result = std::conditional_t<FLOATING<T>, T, i64>;
   static __device__ State none() { return 0; }
   static __device__ State of(T v, i64, float) { return widened(v); }
-  static __device__ State merge(State a, State b) { return a + b; }
+  __device__ State operator()(State a, State b) const { return a + b; }
   static __device__ Result result(State s, float divisor) {
     if constexpr (FLOATING<T>) return from_float<T>(s / divisor);
     else return s;
@@ -56,22 +51,21 @@ template <class T, bool LARGEST> struct Extremum {  // NaN wins
     else return LARGEST ? LEAST<State> : MOST<State>;
   }
   static __device__ State of(T v, i64, float) { return widened(v); }
-  static __device__ State merge(State a, State b) { return a != a || (LARGEST ? a >= b : a <= b) ? a : b; }
+  __device__ State operator()(State a, State b) const { return a != a || (LARGEST ? a >= b : a <= b) ? a : b; }
   static __device__ Result result(State s, float) { return narrowed<T>(s); }
 };
 template <class T> using Max = Extremum<T, true>;
 template <class T> using Min = Extremum<T, false>;
 
-template <class Value> struct Indexed {
-  Value value;
-  i64 index;
-};
 template <class T> struct ArgMax {  // NaN wins, and the first of equals
-  using State = Indexed<Wide<T>>;
+  struct State {
+    Wide<T> value;
+    i64 index;
+  };
   using Result = i64;
   static __device__ State none() { return {Max<T>::none(), MOST<i64>}; }
   static __device__ State of(T v, i64 index, float) { return {widened(v), index}; }
-  static __device__ State merge(State a, State b) {
+  __device__ State operator()(State a, State b) const {
     const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
     const bool equal = a.value == b.value || (nan_a && nan_b);
     return (equal ? a.index < b.index : nan_a || (!nan_b && a.value > b.value)) ? a : b;
@@ -86,25 +80,19 @@ template <class T> struct Var {  // divisor: count - correction
   static __device__ State of(T v, i64, float origin) {  // m2 is NaN of what is not finite, as that of several is
     return {to_float(v) - origin, to_float(v) - to_float(v), 1};
   }
-  static __device__ State merge(const State &a, const State &b) { return merge_moments(a, b); }
+  __device__ State operator()(const State &a, const State &b) const { return merge_moments(a, b); }
   static __device__ Result result(State s, float divisor) { return from_float<T>(s.m2 / divisor); }
 };
 
 template <class Fold> constexpr bool ADDS_FLOATS = false;
 template <class T> constexpr bool ADDS_FLOATS<Sum<T>> = FLOATING<T>;
-template <class Fold> constexpr bool SMALL = sizeof(typename Fold::State) <= sizeof(Moments);
 template <class Fold> constexpr bool SHIFTED = std::is_same<typename Fold::State, Moments>::value;
-
-template <class Fold> struct Merge {
-  using State = typename Fold::State;
-  __device__ State operator()(const State &a, const State &b) const { return Fold::merge(a, b); }
-};
 
 // The state of v[0], .., v[N - 1], of which the first one has the given index; merged as a tree.
 template <class Fold, int N, class T> INLINE typename Fold::State fold_piece(const T *v, i64 index, float origin) {
   if constexpr (N == 1) return Fold::of(v[0], index, origin);
-  else return Fold::merge(fold_piece<Fold, N / 2>(v, index, origin),
-                          fold_piece<Fold, N / 2>(v + N / 2, index + N / 2, origin));
+  else return Fold()(fold_piece<Fold, N / 2>(v, index, origin),
+                     fold_piece<Fold, N / 2>(v + N / 2, index + N / 2, origin));
 }
 
 // Where results go. wide: those of sums are float, whatever the elements are
@@ -123,7 +111,7 @@ template <class Fold> struct Results {
 // short: next() ends a link of the first one.
 template <class Fold, bool = ADDS_FLOATS<Fold>> struct Chain {
   typename Fold::State s = Fold::none();
-  INLINE void add(const typename Fold::State &v) { s = Fold::merge(s, v); }
+  INLINE void add(const typename Fold::State &v) { s = Fold()(s, v); }
   INLINE void next(int) {}
   INLINE typename Fold::State state() const { return s; }
 };
@@ -147,8 +135,8 @@ template <class Fold> struct LongChain<Fold, true> {
 
 // Adds of(0), .., of(3); these as a tree, but where that is of no use to the result, and takes registers.
 template <class Fold, class Of> INLINE void add_four(Chain<Fold> &chain, const Of &of) {
-  if constexpr (SMALL<Fold>) {
-    chain.add(Fold::merge(Fold::merge(of(0), of(1)), Fold::merge(of(2), of(3))));
+  if constexpr (sizeof(typename Fold::State) <= sizeof(Moments)) {
+    chain.add(Fold()(Fold()(of(0), of(1)), Fold()(of(2), of(3))));
   } else {
     UNROLL for (int k = 0; k < 4; k++) chain.add(of(k));
   }
@@ -184,7 +172,7 @@ INLINE void rows(const T *__restrict__ x, const Meeting<typename Fold::State> &m
     chain.add(Fold::of(row[k], k, origin));
     chain.next(round);
   }
-  typename Fold::State s = fold_group(chain.state(), width, Merge<Fold>());
+  typename Fold::State s = fold_group(chain.state(), width, Fold());
   const i64 result = item / chunks;
   if (chunks > 1) {  // of a block each
     if (lane == 0) meeting.partial[item] = s;
@@ -192,7 +180,7 @@ INLINE void rows(const T *__restrict__ x, const Meeting<typename Fold::State> &m
     LongChain<Fold> all;
     const auto *states = meeting.partial + result * chunks;
     UNROLL_BY(4) for (int k = lane; k < chunks; k += THREADS) all.add(left<1>(states + k).v[0]);
-    s = fold_group(all.state(), THREADS, Merge<Fold>());
+    s = fold_group(all.state(), THREADS, Fold());
   }
   if (lane == 0 && mine) y.put(result, s);
 }
@@ -235,8 +223,8 @@ INLINE void columns(const Source &source, const Meeting<typename Fold::State> &m
   }
   typename Fold::State s[N];
   UNROLL for (int lane = 0; lane < N; lane++) s[lane] = chain[lane].state();
-  fold_rows<N>(s, w, Merge<Fold>());
-  fold_chunks<LongChain<Fold>>(s, meeting, w, at, Merge<Fold>(), [&](i64 k, const auto &total) { y.put(k, total); });
+  fold_rows<N>(s, w, Fold());
+  fold_chunks<LongChain<Fold>>(s, meeting, w, at, Fold(), [&](i64 k, const auto &total) { y.put(k, total); });
 }
 
 #define BOUNDS (THREADS, 3)
@@ -256,12 +244,10 @@ INLINE void columns(const Source &source, const Meeting<typename Fold::State> &m
   FOLD(max, Max, T, dtype) \
   FOLD(min, Min, T, dtype) \
   FOLD(argmax, ArgMax, T, dtype)
-#define FLOATS(T, dtype) \
-  FOLD(var, Var, T, dtype)
-FLOAT_KERNELS(NUMBERS)
+#define FLOATS(T, dtype) NUMBERS(T, dtype) FOLD(var, Var, T, dtype)
 FLOAT_KERNELS(FLOATS)
-NUMBERS(u8, uint8)
-NUMBERS(i32, int32)
+NUMBERS(unsigned char, uint8)
+NUMBERS(int, int32)
 NUMBERS(i64, int64)
 
 ALPHA_ENTRY(sum_columns_of_planes, BOUNDS, (const void *x, const OperandHeader *header, const Meeting<float> meeting,

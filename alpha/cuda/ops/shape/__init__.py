@@ -9,38 +9,36 @@ from math import prod
 from typing import NamedTuple
 
 from alpha.cuda import lazy
-from alpha.cuda.ops.pointwise import as_int64, filled, pattern_of
+from alpha.cuda.ops.pointwise import NUMBERS, as_int64, filled, pattern_of
 from alpha.cuda.ops.pointwise.layout import RANK, layout_type, packed
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty, offset
+from alpha.cuda.runtime.walk import THREADS
 from alpha.ops import shape as ops
 from alpha.ops.index import argsort_rows
 from alpha.ops.layout import merged, strides_of
 
 Axes = ops.Axes
 
-THREADS = 256
 UNITS = 4      # moved by a thread in one pass
 NARROW = 16    # a matrix narrower than this is transposed as a box: tiles would be mostly empty
 COLUMNS = 128  # of take_grad that a warp adds in one pass
 
-_COPY_BOX, _TRANSPOSE, _TAKE = (
-    {size: Kernel("shape.cu", f"{name}_{size}", args, threads=THREADS) for size in (1, 2, 4, 8, 16)}
+_FRAME = struct.Struct(f"@{2 * RANK}q")  # what a Frame of shape.cu has behind its Layout
+_COPY_BOX, _TRANSPOSE, _PAD, _TAKE = (
+    {size: Kernel("shape.cu", f"{name}_{size}", args) for size in (1, 2, 4, 8, 16)}
     for name, args in (("copy_box", f"ptr from, ptr to, i64 n, {layout_type(2)} layout"),
                        ("transpose", "ptr x, ptr y, i64 batches, i64 rows, i64 columns"),
+                       ("pad", f"ptr from, ptr to, u64 pattern, i64 n, {layout_type(1, _FRAME.size)} frame"),
                        ("take", "ptr x, ptr index, ptr y, i64 n, i64 units, i64 rows, i32 floats")))
-_FRAME = struct.Struct(f"@{2 * RANK}q")  # what a Frame of shape.cu has behind its Layout
-_PAD = {size: Kernel("shape.cu", f"pad_{size}", f"ptr from, ptr to, u64 pattern, i64 n, {layout_type(1, _FRAME.size)} "
-                     "frame", threads=THREADS) for size in (1, 2, 4, 8, 16)}
-_TAKE_GRAD = per_dtype("shape.cu", "take_grad", "ptr g, ptr index, ptr dx, i64 count, i64 rows, i64 columns",
-                       threads=THREADS)
+_TAKE_GRAD = per_dtype("shape.cu", "take_grad", "ptr g, ptr index, ptr dx, i64 count, i64 rows, i64 columns")
 _ARGSORT = per_dtype("sort.cu", "argsort", "ptr x, ptr y, i64 n, i64 columns, i32 descending",
-                     dtypes=(*FLOAT_DTYPES, "int32", "int64", "uint8"), threads=THREADS)
+                     dtypes=NUMBERS)
 _cached = lru_cache(maxsize=4096)
 
 
 class Move(NamedTuple):
-    """A launch that copies elements: of copy_box, or of transpose."""
+    """A launch that copies elements: of copy_box, of transpose, or of pad."""
 
     kernel: Kernel
     blocks: int
@@ -199,18 +197,9 @@ def slice_axes_grad_cuda(g: Array, *, ranges: tuple[ops.Range, ...], shape: Shap
     return dx
 
 
-class Frame(NamedTuple):
-    """A launch of pad, which writes an array with another one inside."""
-
-    shape: Shape
-    kernel: Kernel
-    n: int
-    origin: int  # bytes from where the first element of the result would be read to the first that is there
-    layout: bytes
-
-
 @_cached
-def _frame(shape: Shape, widths: tuple[tuple[int, int], ...], itemsize: int) -> Frame:
+def _padding(shape: Shape, widths: tuple[tuple[int, int], ...], pattern: int, itemsize: int) -> tuple[Shape, Move]:
+    """Returns the shape of an array with another one inside, `pattern` around that, and the launch that writes it."""
     axes: list[tuple[int, int, int, int]] = []  # the innermost first: length in the result, [low, high) of x, stride
     for n, (before, after), stride in reversed(list(zip(shape, widths, strides_of(shape)))):
         length, inner = before + n + after, axes[-1] if axes else None
@@ -225,19 +214,16 @@ def _frame(shape: Shape, widths: tuple[tuple[int, int], ...], itemsize: int) -> 
     axes = [first, *[(*ends, stride // units) for *ends, stride in outer]]  # in units
     sizes, low, high, strides = ([axis[k] for axis in axes] for k in range(4))
     layout, room = packed("pad", tuple(sizes), [tuple(strides)]), (0,) * (RANK - len(axes))
-    unit = units * itemsize
-    return Frame(tuple([before + n + after for n, (before, after) in zip(shape, widths)]), _PAD[unit], prod(sizes),
-                 sum([start * stride for start, stride in zip(low, strides)]) * unit,
-                 layout + _FRAME.pack(*low, *room, *high, *room))
+    n, unit = prod(sizes), units * itemsize
+    origin = sum([start * stride for start, stride in zip(low, strides)]) * unit    # from where unit 0 would be read
+    return tuple([before + n + after for n, (before, after) in zip(shape, widths)]), Move(
+        _PAD[unit], -(-n // (THREADS * UNITS)), (pattern, n, layout + _FRAME.pack(*low, *room, *high, *room)), -origin)
 
 
 @ops.pad.impl("cuda")
 def pad_cuda(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> Array:
-    frame = _frame(x.shape, widths, ITEMSIZE[x.dtype])
-    y = empty(frame.shape, x.dtype)
-    frame.kernel(-(-frame.n // (THREADS * UNITS)), x.ptr - frame.origin, y, pattern_of(value, x.dtype), frame.n,
-                 frame.layout)
-    return y
+    shape, move = _padding(x.shape, widths, pattern_of(value, x.dtype), ITEMSIZE[x.dtype])
+    return move.copied(x, shape)
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------

@@ -25,13 +25,12 @@ from alpha.ops.shape import concat
 LANES = 4  # elements that a thread takes at once
 PARTS = 8  # that a launch joins; shape.cu knows it too
 _TABLE = struct.Struct(f"@{PARTS}Q{PARTS + 1}qQq")
-_JOIN = {size: Kernel("shape.cu", f"join_{size}", f"block[{_TABLE.size}] parts, ptr y, i64 n, i64 columns, i64 pitch",
-                      threads=THREADS) for size in (1, 2, 4, 8, 16)}
+_JOIN = {size: Kernel("shape.cu", f"join_{size}", f"block[{_TABLE.size}] parts, ptr y, i64 n, i64 columns, i64 pitch")
+         for size in (1, 2, 4, 8, 16)}
 _STORED = "ptr x, ptr header_of_x, ptr y"
 _PLANES = Kernel("concat_planes.cu", "concat_planes", f"{_STORED}, ptr header, i64 columns, i64 first, i32 blocks, "
-                 f"ptr lost_ranges, {WALK}", threads=THREADS)
-_ELEMENTS = Kernel("concat_planes.cu", "concat_stored", f"{_STORED}, i64 columns, i64 first, ptr flag, {WALK}",
-                   threads=THREADS)
+                 f"ptr lost_ranges, {WALK}")
+_ELEMENTS = Kernel("concat_planes.cu", "concat_stored", f"{_STORED}, i64 columns, i64 first, ptr flag, {WALK}")
 
 
 @lru_cache(maxsize=1024)
@@ -110,16 +109,11 @@ def _write(xs: tuple[Array, ...], axis: int, memory: Memory, planes: bool) -> No
     shapes = tuple([x.shape for x in xs])
     if planes:
         for x, rows in zip(xs, _rows(shapes, axis, BLOCKS)):
-            _write_planes(x, rows, memory)
+            if lazy.join(x, memory, rows) is None:  # which had no pass of its own that waited
+                _PLANES(rows.walk.grid, *lazy.split_view(x, write=True), memory.elements, memory.scale, rows.columns,
+                        rows.first, rows.blocks, lazy.flag_counter(), rows.walk.block)
     for x, rows in zip(xs, _rows(shapes, axis, lazy.GUARDED if planes else BLOCKS)):
         joined = lazy.join(x, memory, None) if planes else None
         held = (joined, None) if joined else lazy.split_view(x)
         _ELEMENTS(rows.walk.grid, *held, memory.elements, rows.columns, rows.first,
                   memory.flag if planes else None, rows.walk.block)
-
-
-def _write_planes(x: Array, rows: Rows, whole: Memory) -> None:
-    """Writes the planes of a part: by the pass that it waits for, or from what is written."""
-    if lazy.join(x, whole, rows) is None:
-        _PLANES(rows.walk.grid, *lazy.split_view(x, write=True), whole.elements, whole.scale, rows.columns, rows.first,
-                rows.blocks, lazy.flag_counter(), rows.walk.block)

@@ -9,25 +9,30 @@
 
 constexpr int UNITS = 4;  // independent units of a thread
 
-// to[place 1 of i] = from[place 0 of i] for the n units of a box, which lies in both with strides of its own.
+// to[read(i, unit)] = unit, as read(i, unit) has filled it, for the n units of what is moved.
 // Threads: UNITS units per thread, THREADS apart.
-template <class T> INLINE void copy_box(const T *from, T *to, i64 n, const Layout<2> &layout) {
+template <class T, class Read> INLINE void move(T *to, i64 n, const Read &read) {
   constexpr i64 BLOCK = THREADS * UNITS;
   for (i64 first = blockIdx.x * BLOCK + threadIdx.x; first < n; first += gridDim.x * BLOCK) {
     T unit[UNITS];
     i64 target[UNITS];
     UNROLL for (int k = 0; k < UNITS; k++) {
       if (first + k * THREADS >= n) break;
-      i64 place[2];
-      layout.locate(first + k * THREADS, place);
-      unit[k] = from[place[0]];
-      target[k] = place[1];
+      target[k] = read(first + k * THREADS, unit[k]);
     }
-    UNROLL for (int k = 0; k < UNITS; k++) {
-      if (first + k * THREADS >= n) break;
-      to[target[k]] = unit[k];
-    }
+    UNROLL for (int k = 0; k < UNITS; k++)
+      if (first + k * THREADS < n) to[target[k]] = unit[k];
   }
+}
+
+// to[place 1 of i] = from[place 0 of i] for the n units of a box, which lies in both with strides of its own.
+template <class T> INLINE void copy_box(const T *from, T *to, i64 n, const Layout<2> &layout) {
+  move(to, n, [&](i64 i, T &unit) {
+    i64 place[2];
+    layout.locate(i, place);
+    unit = from[place[0]];
+    return place[1];
+  });
 }
 
 // A box in which another one lies: of each axis the units [low, high).
@@ -51,21 +56,15 @@ struct Frame {
 };
 
 // to = a box of n units with `from` inside, and around it the bits of one number, `pattern` of 8 bytes.
-// Threads: UNITS units per thread, THREADS apart.
 template <class T> INLINE void pad(const T *from, T *to, u64 pattern, i64 n, const Frame &frame) {
-  constexpr i64 BLOCK = THREADS * UNITS;
   const u64 patterns[2] = {pattern, pattern};
   T around;
   memcpy(&around, patterns, sizeof(T));
-  for (i64 first = blockIdx.x * BLOCK + threadIdx.x; first < n; first += gridDim.x * BLOCK) {
-    T unit[UNITS];
-    UNROLL for (int k = 0; k < UNITS; k++) {
-      i64 place;
-      unit[k] = first + k * THREADS < n && frame.inside(first + k * THREADS, place) ? from[place] : around;
-    }
-    UNROLL for (int k = 0; k < UNITS; k++)
-      if (first + k * THREADS < n) to[first + k * THREADS] = unit[k];
-  }
+  move(to, n, [&](i64 i, T &unit) {
+    i64 place;
+    unit = frame.inside(i, place) ? from[place] : around;
+    return i;
+  });
 }
 
 // y[b, c, r] = x[b, r, c].  Threads: a block per tile of TILE x TILE; both sides are read and written along rows.
@@ -90,21 +89,13 @@ template <int TILE, class T> INLINE void transpose(const T *x, T *y, i64 batches
 }
 
 // y[i, u] = x[index[i], u] for rows of `units` units; an index outside of x makes floats NaN, else it is the nearest row.
-// Threads: UNITS units per thread, THREADS apart.
 template <class T> INLINE void take(const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows, int floats) {
-  constexpr i64 BLOCK = THREADS * UNITS;
-  for (i64 first = blockIdx.x * BLOCK + threadIdx.x; first < n; first += gridDim.x * BLOCK) {
-    T unit[UNITS];
-    UNROLL for (int k = 0; k < UNITS; k++) {
-      const i64 i = first + k * THREADS;
-      if (i >= n) break;
-      const i64 row = index[i / units], inside = row < 0 ? 0 : row < rows ? row : rows - 1;
-      unit[k] = x[inside * units + i % units];
-      if (row != inside && floats) memset(&unit[k], 255, sizeof(T));
-    }
-    UNROLL for (int k = 0; k < UNITS; k++)
-      if (first + k * THREADS < n) y[first + k * THREADS] = unit[k];
-  }
+  move(y, n, [&](i64 i, T &unit) {
+    const i64 row = index[i / units], inside = row < 0 ? 0 : row < rows ? row : rows - 1;
+    unit = x[inside * units + i % units];
+    if (row != inside && floats) memset(&unit, 255, sizeof(T));
+    return i;
+  });
 }
 
 constexpr int PARTS = 8;  // of a launch; alpha/cuda/ops/shape/concat.py knows it too
@@ -116,25 +107,15 @@ template <class T> struct Parts {
 };
 
 // y[r, first[p] + c] = from[p][r, c] for the n units of parts that lie side by side in the rows of y.
-// Threads: UNITS units per thread, THREADS apart.
 template <class T> INLINE void join(const Parts<T> &parts, T *y, i64 n, i64 columns, i64 pitch) {
-  constexpr i64 BLOCK = THREADS * UNITS;
-  for (i64 first = blockIdx.x * BLOCK + threadIdx.x; first < n; first += gridDim.x * BLOCK) {
-    T unit[UNITS];
-    i64 target[UNITS];
-    UNROLL for (int k = 0; k < UNITS; k++) {
-      const i64 i = first + k * THREADS;
-      if (i >= n) break;
-      const i64 row = columns == 1 ? i : __umul64hi(i, parts.magic) >> parts.shift;
-      const i64 column = parts.first[0] + i - row * columns;
-      int p = 0;
-      while (column >= parts.first[p + 1]) p++;
-      unit[k] = parts.from[p][row * (parts.first[p + 1] - parts.first[p]) + column - parts.first[p]];
-      target[k] = row * pitch + column;
-    }
-    UNROLL for (int k = 0; k < UNITS; k++)
-      if (first + k * THREADS < n) y[target[k]] = unit[k];
-  }
+  move(y, n, [&](i64 i, T &unit) {
+    const i64 row = columns == 1 ? i : __umul64hi(i, parts.magic) >> parts.shift;
+    const i64 column = parts.first[0] + i - row * columns;
+    int p = 0;
+    while (column >= parts.first[p + 1]) p++;
+    unit = parts.from[p][row * (parts.first[p + 1] - parts.first[p]) + column - parts.first[p]];
+    return row * pitch + column;
+  });
 }
 
 #define MOVES(size, T, TILE) \

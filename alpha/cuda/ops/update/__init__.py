@@ -22,8 +22,6 @@ def _step(entry: str, coefficients: str) -> dict[str, Kernel]:
 
 _SGD = _step("sgd", "lr, weight_decay")
 _SGD_MOMENTUM = _step("sgd_momentum", "lr, weight_decay, keep, take, now, ahead")
-_ADAM, _AMSGRAD = (_step(entry, "rate, inverse_root, beta1, take1, beta2, take2, eps, weight_decay, shrink")
-                   for entry in ("adam", "amsgrad"))
 _RMSPROP = {(centered, momentum): _step("rmsprop" + "_centered" * centered + "_momentum" * momentum,
                                         "lr, alpha, take, eps, weight_decay, momentum")
             for centered in (False, True) for momentum in (False, True)}
@@ -48,13 +46,6 @@ def sgd_step_cuda(params: Arrays, grads: Arrays, momenta: Arrays, factor: Array 
     _update(kernels, [params, *states, grads], factor, ops.sgd_numbers(**attrs))
 
 
-@ops.adam_step.impl("cuda")
-def adam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, vmax: Arrays, factor: Array | None,
-                   **attrs: Any) -> None:
-    lists = [params, m, v, vmax, grads] if vmax else [params, m, v, grads]
-    _update(_AMSGRAD if vmax else _ADAM, lists, factor, ops.adam_numbers(**attrs))
-
-
 @ops.rmsprop_step.impl("cuda")
 def rmsprop_step_cuda(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg: Arrays, momenta: Arrays,
                       factor: Array | None, **attrs: Any) -> None:
@@ -64,20 +55,24 @@ def rmsprop_step_cuda(params: Arrays, grads: Arrays, square_avg: Arrays, grad_av
             ops.rmsprop_numbers(**attrs))
 
 
-def _bind(op: Op, coefficients: str, numbers: Callable[..., ops.Numbers]) -> None:
-    """Binds a step whose states are all there."""
-    kernels = _step(op.name.removesuffix("_step"), coefficients)
+def _bind(op: Op, numbers: Callable[..., ops.Numbers], coefficients: str, *entries: str) -> None:
+    """Binds a step.  entries: of the kernels that have all states, or all but the last, which is empty then."""
+    kernels = [_step(entry, coefficients) for entry in entries]
 
     @op.impl("cuda")
     def run(params: Arrays, grads: Arrays, *rest: Any, **attrs: Any) -> None:
         *states, factor = rest
-        _update(kernels, [params, *states, grads], factor, numbers(**attrs))
+        lacks = not states[-1]
+        _update(kernels[lacks], [params, *states[:len(states) - lacks], grads], factor, numbers(**attrs))
 
 
-_bind(ops.adamax_step, "rate, beta1, take1, beta2, eps, weight_decay", ops.adamax_numbers)
-_bind(ops.radam_step, "rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, rectified", ops.radam_numbers)
-_bind(ops.adamod_step, "lr, rate, correction2, beta1, take1, beta2, take2, beta3, take3, eps, shrink",
-      ops.adamod_numbers)
+_bind(ops.adam_step, ops.adam_numbers, "rate, inverse_root, beta1, take1, beta2, take2, eps, weight_decay, shrink",
+      "amsgrad", "adam")
+_bind(ops.adamax_step, ops.adamax_numbers, "rate, beta1, take1, beta2, eps, weight_decay", "adamax")
+_bind(ops.radam_step, ops.radam_numbers, "rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, rectified",
+      "radam")
+_bind(ops.adamod_step, ops.adamod_numbers,
+      "lr, rate, correction2, beta1, take1, beta2, take2, beta3, take3, eps, shrink", "adamod")
 
 
 @ops.ema_step.impl("cuda")

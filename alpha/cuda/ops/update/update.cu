@@ -35,7 +35,7 @@ struct SgdMomentum {
 // m = beta1 * m + take1 * d;  v = beta2 * v + take2 * d^2;  u = max(u, v) with AMSGrad, else v
 // w = shrink * w - rate * m / (sqrt(u) * inverse_root + eps),  with rate = lr / (1 - beta1^t) and
 // inverse_root = 1 / sqrt(1 - beta2^t); AdamW decays by shrink instead of by d
-template <bool AMSGRAD> struct AdamOf {
+template <bool AMSGRAD> struct Adam {
   static constexpr int CHANGED = AMSGRAD ? 4 : 3;
   float rate, inverse_root, beta1, take1, beta2, take2, eps, weight_decay, shrink;
   __device__ void operator()(float (&a)[CHANGED], float g) const {
@@ -47,12 +47,10 @@ template <bool AMSGRAD> struct AdamOf {
     w = shrink * w - rate * m / (sqrtf(u) * inverse_root + eps);
   }
 };
-using Adam = AdamOf<false>;
-using AmsGrad = AdamOf<true>;
 
 // v = alpha * v + take * d^2;  centered: c = alpha * c + take * d, and v - c^2 instead of v below
 // q = d / (sqrt(v) + eps);  w = w - lr * q, or with momentum: b = momentum * b + q;  w = w - lr * b
-template <bool CENTERED, bool MOMENTUM> struct RmsPropOf {
+template <bool CENTERED, bool MOMENTUM> struct RmsProp {
   static constexpr int CHANGED = 2 + CENTERED + MOMENTUM;
   float lr, alpha, take, eps, weight_decay, momentum;
   __device__ void operator()(float (&a)[CHANGED], float g) const {
@@ -65,10 +63,6 @@ template <bool CENTERED, bool MOMENTUM> struct RmsPropOf {
     w -= lr * q;
   }
 };
-using RmsProp = RmsPropOf<false, false>;
-using RmsPropMomentum = RmsPropOf<false, true>;
-using CenteredRmsProp = RmsPropOf<true, false>;
-using CenteredRmsPropMomentum = RmsPropOf<true, true>;
 
 // m = beta1 * m + take1 * d;  u = max(beta2 * u, |d| + eps);  w = w - rate * m / u,  rate = lr / (1 - beta1^t)
 struct Adamax {
@@ -118,10 +112,10 @@ struct Ema {
   __device__ void operator()(float (&a)[1], float w) const { a[0] = decay * a[0] + take * w; }
 };
 
-#define STEP(name, Step, T, dtype) \
+#define STEP(name, T, dtype, ...) \
   ALPHA_ENTRY(name##_##dtype, (THREADS), \
-              (const __grid_constant__ Table table, int count, int chunk, const float *factor, const Step *kept, \
-               const Step step), \
+              (const __grid_constant__ Table table, int count, int chunk, const float *factor, \
+               const __VA_ARGS__ *kept, const __VA_ARGS__ step), \
               update_all<T>(table, count, chunk, factor, kept ? *kept : step))
 
 // partial[block] = sum of the squares of the chunk's elements: those of a packet in float, a thread's in float with what
@@ -143,18 +137,18 @@ template <class T> INLINE void squares(const Table &table, int count, int chunk,
 }
 
 #define KERNELS(T, dtype) \
-  STEP(sgd, Sgd, T, dtype) \
-  STEP(sgd_momentum, SgdMomentum, T, dtype) \
-  STEP(adam, Adam, T, dtype) \
-  STEP(amsgrad, AmsGrad, T, dtype) \
-  STEP(rmsprop, RmsProp, T, dtype) \
-  STEP(rmsprop_momentum, RmsPropMomentum, T, dtype) \
-  STEP(rmsprop_centered, CenteredRmsProp, T, dtype) \
-  STEP(rmsprop_centered_momentum, CenteredRmsPropMomentum, T, dtype) \
-  STEP(adamax, Adamax, T, dtype) \
-  STEP(radam, RAdam, T, dtype) \
-  STEP(adamod, AdaMod, T, dtype) \
-  STEP(ema, Ema, T, dtype) \
+  STEP(sgd, T, dtype, Sgd) \
+  STEP(sgd_momentum, T, dtype, SgdMomentum) \
+  STEP(adam, T, dtype, Adam<false>) \
+  STEP(amsgrad, T, dtype, Adam<true>) \
+  STEP(rmsprop, T, dtype, RmsProp<false, false>) \
+  STEP(rmsprop_momentum, T, dtype, RmsProp<false, true>) \
+  STEP(rmsprop_centered, T, dtype, RmsProp<true, false>) \
+  STEP(rmsprop_centered_momentum, T, dtype, RmsProp<true, true>) \
+  STEP(adamax, T, dtype, Adamax) \
+  STEP(radam, T, dtype, RAdam) \
+  STEP(adamod, T, dtype, AdaMod) \
+  STEP(ema, T, dtype, Ema) \
   ALPHA_ENTRY(squares_##dtype, (THREADS), (const __grid_constant__ Table table, int count, int chunk, float *partial), \
               squares<T>(table, count, chunk, partial))
 FLOAT_KERNELS(KERNELS)

@@ -18,6 +18,7 @@ from alpha.ops.algorithms.names import Request
 from alpha.ops.conv_desc import ceil_div
 from alpha.ops.matmul import MOST_SPARSE_ROWS as MOST_ROWS
 
+_partial = lru_cache(maxsize=64)(Partial)
 WARPS, STEP = 8, 256                # STEP: of the sum that a block lists at a time
 FULL = 16                           # warps of a multiprocessor that keep its memory busy
 BLOCKS = 4                          # of a multiprocessor, in slices of sums
@@ -87,8 +88,3 @@ def _slices(tiles: int, k: int, sm_count: int) -> tuple[int, int]:
     """Returns into how many slices sums are cut, and how long these are."""
     each = STEP * ceil_div(ceil_div(k, STEP), max(1, BLOCKS * sm_count // tiles))
     return ceil_div(k, each), each
-
-
-@lru_cache(maxsize=64)
-def _partial(slots: int, floats: int) -> Partial:
-    return Partial(slots, floats)
