@@ -91,8 +91,7 @@ class Arena:
         libcuda.call("cuMemGetAllocationGranularity", ctypes.byref(grain), ctypes.byref(self._properties), 0)
         self._grain = grain.value
         self._capacity = self._grains(context.nbytes)
-        libcuda.call("cuMemAddressReserve", ctypes.byref(begin), ctypes.c_size_t(self._capacity), ctypes.c_size_t(0),
-                     ctypes.c_ulonglong(0), ctypes.c_ulonglong(0))
+        libcuda.call("cuMemAddressReserve", ctypes.byref(begin), self._capacity, 0, 0, 0)
         self._begin = self._end = begin.value  # of what is mapped
 
     @property
@@ -164,17 +163,15 @@ class Arena:
         """Maps memory behind the end, so that a run there has `size` bytes, and returns its start."""
         tail = self._runs.starts.get(self._end, self._end)
         start, missing = self._end, self._grains(size - (self._end - tail))
-        handle, where = ctypes.c_ulonglong(), ctypes.c_ulonglong(start)
-        status = libcuda.OUT_OF_MEMORY
+        handle, status = ctypes.c_ulonglong(), libcuda.OUT_OF_MEMORY
         if start + missing <= self._begin + self._capacity:
-            status = libcuda.library().cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(missing),
-                                                   ctypes.byref(self._properties), ctypes.c_ulonglong(0))
+            status = libcuda.status_of("cuMemCreate", ctypes.byref(handle), missing, ctypes.byref(self._properties), 0)
         if status == libcuda.OUT_OF_MEMORY:
             raise context.driver.MemoryError(f"cuMemCreate failed: {missing} bytes are not there")
         libcuda.check("cuMemCreate", status)
-        libcuda.call("cuMemMap", where, ctypes.c_size_t(missing), ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
+        libcuda.call("cuMemMap", start, missing, 0, handle, 0)
         access = _Access(self._location, READ_AND_WRITE)
-        libcuda.call("cuMemSetAccess", where, ctypes.c_size_t(missing), ctypes.byref(access), ctypes.c_size_t(1))
+        libcuda.call("cuMemSetAccess", start, missing, ctypes.byref(access), 1)
         self._mapped.append(_Mapped(start, missing, handle))
         self._end = start + missing
         self._runs.add(start, missing)
@@ -194,10 +191,10 @@ class Arena:
                 for part in free:
                     self._runs.take(part.start, part.size)
                     self._mapped.remove(part)
-                    libcuda.call("cuMemUnmap", ctypes.c_ulonglong(part.start), ctypes.c_size_t(part.size))
+                    libcuda.call("cuMemUnmap", part.start, part.size)
                     libcuda.call("cuMemRelease", part.handle)
                 if not self._mapped and self._capacity:
-                    libcuda.call("cuMemAddressFree", ctypes.c_ulonglong(self._begin), ctypes.c_size_t(self._capacity))
+                    libcuda.call("cuMemAddressFree", self._begin, self._capacity)
                     self._capacity = 0
             finally:
                 self._lock.release()

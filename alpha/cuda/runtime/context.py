@@ -83,7 +83,12 @@ class Context:
 
     def _start(self, index: int) -> None:
         driver = import_driver()
-        count = device_count(driver)
+        try:
+            driver.init()
+            count = driver.Device.count()
+        except driver.Error as error:
+            raise DeviceError(message("cuda", f"the driver finds no usable GPU: {error}",
+                                      'see whether nvidia-smi works, or use device="cpu"')) from error
         if index >= count:
             raise DeviceError(message("cuda", f"device {index} was asked for, the driver shows {count}",
                                       f'use device="cuda:0" to "cuda:{count - 1}"' if count else 'use device="cpu"'))
@@ -168,16 +173,6 @@ class Context:
         deadline = time.monotonic() + PATIENCE
         while others & self.threads and time.monotonic() < deadline:  # one that waits for a lock does no harm
             time.sleep(0.001)
-
-
-def device_count(driver: Any) -> int:
-    """Returns how many devices the driver shows.  Raises DeviceError where it cannot be started."""
-    try:
-        driver.init()
-        return driver.Device.count()
-    except driver.Error as error:
-        raise DeviceError(message("cuda", f"the driver finds no usable GPU: {error}",
-                                  'see whether nvidia-smi works, or use device="cpu"')) from error
 
 
 class _Blaming:

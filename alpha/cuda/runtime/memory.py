@@ -38,7 +38,7 @@ recorder: Any = None                                   # while the compute strea
 
 
 class Derived(dict[str, Any]):
-    """What was computed from the elements of some memory, by name, until they change; each has .ptr and .nbytes.
+    """What was computed from the elements of some memory, by name, until they change; each has .nbytes.
 
     Whatever overwrites elements clears it: `Op` for the arguments that an op mutates, and the backend's copy_into.
     """

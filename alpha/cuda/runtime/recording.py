@@ -184,14 +184,13 @@ class Recorder:
         """Returns the nodes that the next launch waits for."""
         state, count = ctypes.c_int(), ctypes.c_size_t()
         nodes = ctypes.POINTER(ctypes.c_void_p)()
-        libcuda.call("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(context.stream.handle), ctypes.byref(state), None,
-                     None, ctypes.byref(nodes), ctypes.byref(count))
+        libcuda.call("cuStreamGetCaptureInfo_v2", context.stream.handle, ctypes.byref(state), None, None,
+                     ctypes.byref(nodes), ctypes.byref(count))
         return frozenset(nodes[k] for k in range(count.value))
 
     def _wait_for(self, token: Token, flags: int) -> None:
         nodes = (ctypes.c_void_p * len(token))(*token)
-        libcuda.call("cuStreamUpdateCaptureDependencies", ctypes.c_void_p(context.stream.handle), nodes,
-                     ctypes.c_size_t(len(token)), flags)
+        libcuda.call("cuStreamUpdateCaptureDependencies", context.stream.handle, nodes, len(token), flags)
 
     def refusal(self, what: str) -> AlphaError:
         """Returns the error of something that cannot be recorded."""
@@ -264,7 +263,7 @@ class Recording:
         """For a block: work on the compute stream is recorded, and memory comes from the recording's pool."""
         pool, collects, graph = memory.pool, gc.isenabled(), ctypes.c_void_p()
         gc.disable()  # finalizers of arrays from elsewhere would record events
-        libcuda.call("cuStreamBeginCapture_v2", ctypes.c_void_p(self._stream), RELAXED)
+        libcuda.call("cuStreamBeginCapture_v2", self._stream, RELAXED)
         pool.device, memory.recorder = self._arena, recorder
         whole = False
         try:
@@ -274,12 +273,12 @@ class Recording:
             pool.device, memory.recorder = pool.main, None
             if collects:
                 gc.enable()
-            status = libcuda.library().cuStreamEndCapture(ctypes.c_void_p(self._stream), ctypes.byref(graph))
+            status = libcuda.status_of("cuStreamEndCapture", self._stream, ctypes.byref(graph))
             try:
                 if whole:
                     libcuda.check("cuStreamEndCapture", status)
                     _overlap(graph, recorder.apart)
-                    libcuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, ctypes.c_ulonglong(0))
+                    libcuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, 0)
             finally:
                 if graph:
                     libcuda.call("cuGraphDestroy", graph)
@@ -303,7 +302,7 @@ class Recording:
             random.set_state(seed, counter + self._drawn)
         _copy_all(pairs)
         backlog.run()  # what is above may wait there
-        libcuda.call("cuGraphLaunch", self._graph, ctypes.c_void_p(self._stream))
+        libcuda.call("cuGraphLaunch", self._graph, self._stream)
         found = [empty(y.shape, y.dtype) for y in self.outputs]
         _copy_all([*zip(found, self.outputs)])
         return found
@@ -346,15 +345,15 @@ def _overlap(graph: ctypes.c_void_p, apart: Container[int]) -> None:
     libcuda.call("cuGraphGetEdges", graph, before, behind, ctypes.byref(count))
     waits, kernels = Counter(behind), set[int]()
     for node in {*before, *behind}:
-        libcuda.call("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        libcuda.call("cuGraphNodeGetType", node, ctypes.byref(kind))
         if kind.value == KERNEL_NODE:
             kernels.add(node)
     edges = [(a, b) for a, b in zip(before, behind) if waits[b] == 1 and kernels >= {a, b} and b not in apart]
     ends = [(ctypes.c_void_p * len(edges))(*nodes) for nodes in zip(*edges)] if edges else ()
     if ends:
-        libcuda.call("cuGraphRemoveDependencies", graph, *ends, ctypes.c_size_t(len(edges)))
+        libcuda.call("cuGraphRemoveDependencies", graph, *ends, len(edges))
         libcuda.call("cuGraphAddDependencies_v2", graph, *ends, (_EdgeData * len(edges))(*[PROGRAMMATIC] * len(edges)),
-                     ctypes.c_size_t(len(edges)))
+                     len(edges))
 
 
 def _table(pairs: Sequence[tuple[Array, Array]]) -> tuple[int, bytes, int]:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
-from alpha.cuda.runtime.libcuda import library
+from alpha.cuda.runtime.libcuda import status_of
 from alpha.cuda.runtime.memory import Array, upload
 from alpha.errors import AlphaError, message
 
@@ -79,9 +79,9 @@ def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swiz
     rank = len(dims)
     memory = ctypes.create_string_buffer(NBYTES + ALIGNMENT)
     at = -ctypes.addressof(memory) % ALIGNMENT
-    code = _encode()(
-        ctypes.addressof(memory) + at, TYPES[dtype], rank, ptr, (ctypes.c_uint64 * rank)(*dims),
-        (ctypes.c_uint64 * max(rank - 1, 1))(*strides), (ctypes.c_uint32 * rank)(*box),
+    code = status_of(
+        "cuTensorMapEncodeTiled", ctypes.addressof(memory) + at, TYPES[dtype], rank, ptr,
+        (ctypes.c_uint64 * rank)(*dims), (ctypes.c_uint64 * max(rank - 1, 1))(*strides), (ctypes.c_uint32 * rank)(*box),
         (ctypes.c_uint32 * rank)(*[1] * rank), 0, SWIZZLES[swizzle], L2_PROMOTION, 0)
     if code:
         raise AlphaError(message("tensor_maps", f"the driver refuses it with error {code}",
@@ -89,13 +89,3 @@ def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swiz
                                  "dimension and as many bytes a row as the swizzle", address=hex(ptr), dtype=dtype,
                                  dims=dims, strides=strides, box=box, swizzle=swizzle))
     return memory.raw[at:at + NBYTES]
-
-
-@cache
-def _encode() -> ctypes._NamedFuncPointer:
-    """Returns cuTensorMapEncodeTiled of the driver that PyCUDA has loaded, which PyCUDA does not offer."""
-    function = library().cuTensorMapEncodeTiled
-    sizes, numbers, number = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint32
-    function.argtypes = (ctypes.c_void_p, number, number, ctypes.c_void_p, sizes, sizes, numbers, numbers, number,
-                         number, number, number)
-    return function
