@@ -69,8 +69,8 @@ class Backend(Protocol):
     def accept(self, x: Any) -> Array | None:
         """Returns what an implementation returned as an array that ops can read; None if it is none of this backend."""
 
-    def memory(self, x: Array) -> object:
-        """Returns what is the same object for all arrays over the memory of x."""
+    def memory_key(self, x: Array) -> int:
+        """Returns a number that all arrays over the memory of x share as long as it lives."""
 
     def is_sole(self, t: Any) -> bool:
         """Tells whether a gradient may be added to in place: ops can, and its memory is that of no other tensor.
@@ -79,9 +79,6 @@ class Backend(Protocol):
         """
 
     # What is made again (alpha/recompute).
-
-    def memory_key(self, x: Array) -> int:
-        """Returns a number that all arrays over the memory of x share as long as it lives."""
 
     def form(self, x: Array) -> list[str] | None:
         """Returns a list whose text says in which form x is read now; None for an array that always has elements.

@@ -79,9 +79,6 @@ class CudaBackend:
             return False
         return getrefcount(t.array) == getrefcount(t.array.block) == 2  # its holder, and the call that counts
 
-    def memory(self, x: Array) -> object:
-        return x if x.derived is None else x.derived
-
     memory_key = staticmethod(lazy.memory_key)
     form, progress = staticmethod(lazy.form_of), staticmethod(lazy.progress)
     write_as, held = staticmethod(lazy.write_as), staticmethod(lazy.held)

@@ -32,7 +32,6 @@ Nobody else asks what class an array is, or reads `Array.derived`; tests/test_la
 """
 
 from alpha.cuda.lazy import statistics
-from alpha.cuda.lazy.bounded import reserve_for
 from alpha.cuda.lazy.chained import chain, offer, recipe, settle, value_of
 from alpha.cuda.lazy.deferred import (
     GUARDED,
@@ -46,27 +45,18 @@ from alpha.cuda.lazy.deferred import (
     flush_gradients,
     join,
     peek,
+    planes_are_read,
     planes_of,
     reserve,
+    reserve_for,
     split_view,
     write_for,
 )
-from alpha.cuda.lazy.forms import (
-    columns,
-    form_of,
-    held,
-    memory_key,
-    pack,
-    packed_form,
-    progress,
-    rows_of,
-    write_as,
-)
+from alpha.cuda.lazy.forms import columns, form_of, held, memory_key, pack, packed_form, progress, rows_of, write_as
 from alpha.cuda.lazy.operands import (
     EXACT_ARGS,
     KEEP,
     READS,
-    SPLITS_PAY,
     UNFLAGGED,
     Operand,
     as_stored,
@@ -76,7 +66,6 @@ from alpha.cuda.lazy.operands import (
     forget,
     kept_with,
     operand,
-    planes_are_read,
     prepare_weights,
 )
 from alpha.cuda.lazy.quiet import inferring, is_inferring, is_undisturbed, undisturbed

@@ -62,12 +62,9 @@ class ChainStorage(Derived):
                     return self.peek()
                 if self.value.written is None:
                     with late(self._trace, context.synchronize) if config.debug > 1 and self._trace else nullcontext():
-                        self._run()
+                        settle(*self._computed())
         found: Array = self.value.written
         return found
-
-    def _run(self) -> None:
-        settle(*self._computed())
 
     def _computed(self) -> tuple[Chain, Sequence[Array]]:
         value = self.value

@@ -23,7 +23,6 @@ from weakref import WeakSet
 
 import numpy as np
 
-from alpha.config import config
 from alpha.cuda.lazy.deferred import ALIGNMENT, HEADER, Deferred, Memory, can_wait, header_of, split_view, write_before
 from alpha.cuda.lazy.quiet import is_inferring
 from alpha.cuda.runtime import memory as device_memory
@@ -37,8 +36,6 @@ from alpha.errors import DTypeError, message
 # others until the optimizer's step. The gradient of the output is read by dgrad and wgrad, right after each other, and
 # goes then. Activations wait for the backward pass: their planes would double the memory of the training step.
 KEEP = {"weight": True, "gradient": True, "activation": False}
-
-SPLITS_PAY = ("sm_80", "sm_90a")  # where three products of planes are faster than one of float32 (conv/mma)
 
 # Exact in conv/exact/exact_sum.cuh: `exact`, and the element of b that is the first one
 EXACT_ARGS = "ptr flag_a, ptr flag_b, ptr a, ptr header_a, i64 size_a, ptr b, ptr header_b, i64 size_b, i64 first"
@@ -63,18 +60,6 @@ class Operand(NamedTuple):
     @property
     def nbytes(self) -> int:
         return self.keep.nbytes
-
-
-class _Measured(NamedTuple):
-    """The header of a split, kept with what was split: the next one needs no maximum."""
-
-    scale: Array
-    flag: Array
-    nbytes: int = HEADER
-
-    @property
-    def ptr(self) -> int:
-        return self.scale.ptr
 
 
 class _Form(NamedTuple):
@@ -107,11 +92,6 @@ READS = {"float16x2": _form("float16x2", "float16", 2, True), "float16": _form("
 _stale: dict[str, WeakSet[Array]] = {reads: WeakSet() for reads in READS}  # see `forget`
 _AMAX = Kernel("planes.cu", "planes_amax", "ptr x, ptr header, i64 size, i32 chunk")
 _AMAX_ALL = Kernel("planes.cu", "planes_amax_all", TABLE)
-
-
-def planes_are_read() -> bool:
-    """Tells whether convolutions of float32 arrays read planes, on this device and as it is configured."""
-    return config.tensor_cores and (config.precision == "tf32" or context.arch in SPLITS_PAY)
 
 
 def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
@@ -253,18 +233,18 @@ def _split(x: Array, form: _Form) -> Operand:
         else:
             form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
         return made
-    memory = x.derived.header_for(form.reads) if x.__class__ is Deferred else None  # of its producer, or of a split
-    known = _Measured(memory.scale, memory.flag) if memory else x.derived.get(form.measured) if x.derived else None
+    known = x.derived.header_for(form.reads) if x.__class__ is Deferred else None  # of its producer, or of a split
+    known = known or (x.derived.get(form.measured) if x.derived else None)
     header, planes = known or _measure(x, form), empty((form.planes, *x.shape), form.dtype)
     form.split(blocks, x, planes, header.scale, size, chunk, known is not None, lost_ranges)
     return Operand(planes.ptr, x.shape, form.dtype, form.planes, header.scale, planes, header.flag)
 
 
-def _measure(x: Array, form: _Form) -> _Measured:
-    """Returns the header of a split, kept with x; partial maxima follow it."""
+def _measure(x: Array, form: _Form) -> Memory:
+    """Returns the header of a split, kept with x: the next one needs no maximum.  Partial maxima follow it."""
     chunk, blocks = _chunks(x.size)
     memory = empty((HEADER // 4 + blocks,), "float32")
-    header = _Measured(*header_of(memory.block, memory.ptr), memory.nbytes)
+    header = Memory(memory, *header_of(memory.block, memory.ptr))
     _AMAX(blocks, x, header.scale, x.size, chunk)
     return _kept(x, form.measured, header)
 

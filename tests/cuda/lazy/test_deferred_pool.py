@@ -11,8 +11,7 @@ import pytest
 import alpha
 from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
-from alpha.cuda.lazy.bounded import MOST_OPERANDS
-from alpha.cuda.lazy.deferred import BOUND, CompanionOutput, Deferred
+from alpha.cuda.lazy.deferred import BOUND, MOST_OPERANDS, CompanionOutput, Deferred
 from alpha.cuda.lazy.forms import Packed
 from alpha.cuda.lazy.operands import flagged_count
 from alpha.cuda.runtime import memory
