@@ -62,33 +62,20 @@ class Operand(NamedTuple):
         return self.keep.nbytes
 
 
-class _Form(NamedTuple):
+class _Form:
     """How float32 is split for what a kernel reads."""
 
-    reads: str
-    dtype: str
-    planes: int
-    scaled: bool
-    small: Kernel | None
-    split: Kernel
-    split_all: Kernel
-
-    @property
-    def measured(self) -> str:
-        """Under what name an array keeps what was measured for a split."""
-        return f"scale of {self.reads}"
+    def __init__(self, reads: str, dtype: str, planes: int, scaled: bool) -> None:
+        self.reads, self.dtype, self.planes, self.scaled = reads, dtype, planes, scaled
+        self.measured = f"scale of {reads}"  # under what name an array keeps what was measured for a split
+        args = "ptr x, ptr planes, ptr header, {} ptr lost_ranges"  # known: the scale is from the header's bound
+        self.small = Kernel("planes.cu", f"planes_small_{reads}", args.format("i32 size,")) if scaled else None
+        self.split = Kernel("planes.cu", f"planes_split_{reads}", args.format("i64 size, i32 chunk, i32 known,"))
+        self.split_all = Kernel("planes.cu", f"planes_split_{reads}_all", f"{TABLE}, ptr lost_ranges")
 
 
-def _form(reads: str, dtype: str, planes: int, scaled: bool) -> _Form:
-    args = "ptr x, ptr planes, ptr header, {} ptr lost_ranges"  # known: the scale is from the header's bound
-    return _Form(reads, dtype, planes, scaled,
-                 Kernel("planes.cu", f"planes_small_{reads}", args.format("i32 size,")) if scaled else None,
-                 Kernel("planes.cu", f"planes_split_{reads}", args.format("i64 size, i32 chunk, i32 known,")),
-                 Kernel("planes.cu", f"planes_split_{reads}_all", f"{TABLE}, ptr lost_ranges"))
-
-
-READS = {"float16x2": _form("float16x2", "float16", 2, True), "float16": _form("float16", "float16", 1, True),
-         "bfloat16": _form("bfloat16", "bfloat16", 1, False)}
+READS = {"float16x2": _Form("float16x2", "float16", 2, True), "float16": _Form("float16", "float16", 1, True),
+         "bfloat16": _Form("bfloat16", "bfloat16", 1, False)}
 _stale: dict[str, WeakSet[Array]] = {reads: WeakSet() for reads in READS}  # see `forget`
 _AMAX = Kernel("planes.cu", "planes_amax", "ptr x, ptr header, i64 size, i32 chunk")
 _AMAX_ALL = Kernel("planes.cu", "planes_amax_all", TABLE)

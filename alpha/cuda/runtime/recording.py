@@ -38,6 +38,8 @@ ROOM = 3840  # bytes of the numbers that a replay begins with, of which 16 are s
 MOST = 8     # arrays that a launch copies
 ADD, SET = 0, 1  # flags of cuStreamUpdateCaptureDependencies
 KERNEL_NODE = 0  # CU_GRAPH_NODE_TYPE_KERNEL
+# CUgraphEdgeData, ports and type: blocks behind are launched when those before return, and wait for what they wrote
+PROGRAMMATIC = bytes((1, 0, 1, 0, 0, 0, 0, 0))
 _PACK = struct.Struct(f"{3 * MOST}q").pack
 _PAIRS = f"block[{24 * MOST}] copies, i32 count"
 _BEGIN = Kernel("begin.cu", "begin", f"ptr to, block[{ROOM}] numbers, {_PAIRS}", threads=ROOM // 8)
@@ -322,16 +324,6 @@ class Recording:
             self._arena.close()
 
 
-class _EdgeData(ctypes.Structure):
-    """CUgraphEdgeData."""
-
-    _fields_ = (("from_port", ctypes.c_ubyte), ("to_port", ctypes.c_ubyte), ("type", ctypes.c_ubyte),
-                ("reserved", ctypes.c_ubyte * 5))
-
-
-PROGRAMMATIC = _EdgeData(1, 0, 1)   # blocks behind are launched when those before return, and wait for what they wrote
-
-
 def _overlap(graph: ctypes.c_void_p, apart: Container[int]) -> None:
     """Has kernels that wait for one kernel alone be launched when its last block returns, before all that it wrote is
     seen by others: each waits for that by itself (`follow` in ptx.cuh).  apart: nodes of kernels that do not."""
@@ -352,8 +344,7 @@ def _overlap(graph: ctypes.c_void_p, apart: Container[int]) -> None:
     ends = [(ctypes.c_void_p * len(edges))(*nodes) for nodes in zip(*edges)] if edges else ()
     if ends:
         libcuda.call("cuGraphRemoveDependencies", graph, *ends, len(edges))
-        libcuda.call("cuGraphAddDependencies_v2", graph, *ends, (_EdgeData * len(edges))(*[PROGRAMMATIC] * len(edges)),
-                     len(edges))
+        libcuda.call("cuGraphAddDependencies_v2", graph, *ends, PROGRAMMATIC * len(edges), len(edges))
 
 
 def _table(pairs: Sequence[tuple[Array, Array]]) -> tuple[int, bytes, int]:

@@ -12,10 +12,8 @@ not written.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 
@@ -35,7 +33,7 @@ ROOM = LEAD + BY_VALUE * NBYTES
 BLOCK = f"block[{ROOM}]"                               # their type in a declaration
 MAPS = f"{BLOCK} maps, ptr more"                       # of a kernel that may get more: see ptx::maps_of
 KEPT = 256                                             # launches of a plan whose tensors come back at their addresses
-caches: WeakSet[Any] = WeakSet()                       # of these: for tests that count live bytes
+by_address = lru_cache(maxsize=KEPT)                   # what makes a plan's maps of its tensors' addresses
 
 
 def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Sizes], strides: Sizes, *,
@@ -66,13 +64,6 @@ def maps_argument(maps: bytes) -> tuple[bytes, Array | None]:
     if len(maps) <= BY_VALUE * NBYTES:
         return (bytes(LEAD) + maps).ljust(ROOM, b"\0"), None
     return bytes(ROOM), upload(np.frombuffer(maps, np.uint8))
-
-
-def by_address(maps: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what makes a plan's maps of its tensors' addresses, which remembers the last of them."""
-    cached = lru_cache(maxsize=KEPT)(maps)
-    caches.add(cached)
-    return cached
 
 
 def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swizzle: int) -> bytes:
