@@ -22,7 +22,7 @@ A reader, of any array:
     recipe                 how what is written was made, for a reader who has what it was made of
     progress               tells whether an array has been written, or brought to another form
     inferring              a block without a backward pass that is recorded: more waits there; is_inferring
-    undisturbed            a block in which no gradient is written earlier than without it; is_undisturbed
+    undisturbed            a block in which no gradient is written earlier than without it
     form_of, write_as      in which form it is read now, and having it brought to one: for what is made again; held
     pack, packed_form      an array that is kept in a smaller form as long as nobody reads its elements
     columns, rows_of       columns of a larger array, read where they are
@@ -62,10 +62,8 @@ from alpha.cuda.lazy.operands import (
     as_stored,
     exact,
     flag_counter,
-    flagged_count,
     forget,
     kept_with,
     operand,
-    prepare_weights,
 )
-from alpha.cuda.lazy.quiet import inferring, is_inferring, is_undisturbed, undisturbed
+from alpha.cuda.lazy.quiet import inferring, is_inferring, undisturbed

@@ -22,7 +22,7 @@ waits when an array that it is a part of is written as planes is written there, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
@@ -80,9 +80,6 @@ class Deferred(Array):
 
     def reshaped(self, shape: Shape) -> Deferred:
         return Deferred(shape, self.size, self.nbytes, self.derived, self.holder)
-
-    def __repr__(self) -> str:
-        return f"<cuda Deferred {self.shape}>"
 
 
 class CompanionOutput(Array):
@@ -378,7 +375,7 @@ class LazyStorage(Derived):
     def _run(self, planes: bool) -> None:
         """Runs the pass, unless it has been."""
         if self._write is not None:
-            with late(self._trace, context.synchronize) if self._trace and config.debug > 1 else nullcontext():
+            with self._billed():
                 self._write(self.memory, planes)
             self.in_planes, self.form[0] = planes, "planes" if planes else "elements"
             self._write, self._join, self.reads, self.value = None, None, (), None
@@ -386,6 +383,10 @@ class LazyStorage(Derived):
             if made:
                 made.contents = None
             waiting.pop(id(self), None)
+
+    def _billed(self) -> AbstractContextManager[None]:
+        """For the pass: where launches are printed, its time is that of the op that has left it for later."""
+        return late(self._trace, context.synchronize) if self._trace and config.debug > 1 else nullcontext()
 
     def _merge(self, y: Array, header: Array | None) -> None:
         """Writes the elements to y, and a header for them."""

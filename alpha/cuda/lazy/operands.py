@@ -28,7 +28,7 @@ from alpha.cuda.lazy.quiet import is_inferring
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, allocate, download, empty, extent, upload
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, allocate, empty, extent, upload
 from alpha.cuda.runtime.tables import TABLE, tables
 from alpha.errors import DTypeError, message
 
@@ -176,11 +176,6 @@ def _kept(x: Array, name: str, made: Any) -> Any:
 def flag_counter() -> Array:
     """Returns the counter of flags, on the device."""
     return _constants()[2]
-
-
-def flagged_count() -> int:
-    """Returns how many operands of this process were flagged.  Waits for the device: for reports only."""
-    return int(download(_constants()[2], "int32")[0]) if _constants.cache_info().currsize else 0
 
 
 def _checked(x: Array, reads: str) -> _Form:

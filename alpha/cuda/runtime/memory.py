@@ -85,7 +85,7 @@ class Array:
         return self
 
     def __repr__(self) -> str:
-        return f"<cuda Array {self.shape} {self.dtype} at {self.ptr:#x}>"
+        return f"<cuda {type(self).__name__} {self.shape} {self.dtype}>"
 
 
 class Pool:

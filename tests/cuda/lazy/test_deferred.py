@@ -12,13 +12,13 @@ import alpha
 from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
 from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
-from alpha.cuda.lazy.operands import SMALL, flagged_count, operand
+from alpha.cuda.lazy.operands import SMALL, operand
 from alpha.cuda.runtime import memory, toolchain
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.activation import relu_grad
 from alpha.ops.norm import batch_norm_act, batch_norm_add_act, batch_norm_grad
 from tests.cuda.lazy.deferred_oracle import Norm, cuda, error, held, planes, wide, without_tensor_cores
-from tests.cuda.lazy.operand_oracle import normal, planes_of
+from tests.cuda.lazy.operand_oracle import flagged_count, normal, planes_of
 from tests.cuda.process import COUNTS_LIVE
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
