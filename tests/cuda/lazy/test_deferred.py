@@ -202,7 +202,7 @@ def test_where_nothing_waits(why, monkeypatch):
     x, gamma, beta = (cuda(a) for a in (norm.x, norm.gamma, norm.beta))
     zero, one = cuda(np.zeros(8, np.float32)), cuda(np.ones(8, np.float32))
     if why == "architecture":
-        monkeypatch.setattr("alpha.cuda.lazy.operands.SPLITS_PAY", ("sm_100a",))
+        monkeypatch.setattr("alpha.cuda.lazy.deferred.SPLITS_PAY", ("sm_100a",))
     if why == "visible":
         x.__dlpack__()
     with alpha.config(tensor_cores=why != "tensor cores"):
