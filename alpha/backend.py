@@ -135,14 +135,8 @@ class Backend(Protocol):
         kept for its other readers, as it does not stay for long."""
 
     def recorder(self) -> Any:
-        """Returns what orders the calls of a function that is recorded, alpha.cuda.runtime.recording.Recorder; None
-        while nothing is recorded."""
-
-    def step_numbers(self, numbers: tuple[float, ...]) -> AbstractContextManager[Array]:
-        """For a block of a function that is recorded: steps of optimizers read their numbers in the array given.
-
-        float32, shape (number of them,); each replay is given others.
-        """
+        """Returns what orders the calls of a function that is recorded, and has numbers for steps of optimizers:
+        alpha.cuda.runtime.recording.Recorder; None while nothing is recorded."""
 
     def memory_stats(self) -> dict[str, int]:
         """Returns bytes: live, cached, peak (of live, since the last reset)."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from sys import getrefcount
 from typing import Any
 
@@ -117,9 +116,6 @@ class CudaBackend:
 
     def recorder(self) -> Any:
         return memory.recorder
-
-    def step_numbers(self, numbers: tuple[float, ...]) -> AbstractContextManager[Array]:
-        return memory.recorder.step_numbers(numbers)  # type: ignore[no-any-return]
 
     def memory_stats(self) -> dict[str, int]:
         pool = memory.pool

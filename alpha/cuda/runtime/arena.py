@@ -24,7 +24,6 @@ from alpha.lifetimes import Life, Runs, pack
 ALIGNMENT = 512  # bytes, of a piece
 WORTH = 4 << 20  # bytes, that a plan must spare
 
-
 # CUmemAllocationProp: types of memory and handle, type and number of the place, 16 bytes more; CUmemAccessDesc
 _PROPERTIES, _ACCESS = struct.Struct("4i16x").pack, struct.Struct("3i").pack
 PINNED, DEVICE, READ_AND_WRITE = 1, 1, 3
