@@ -101,7 +101,7 @@ class CompanionOutput(Array):
 
 
 class Memory(NamedTuple):
-    """Memory for float32 elements or for both planes, and the header of these."""
+    """Memory for elements or for planes, and the header of these."""
 
     elements: Array  # the memory as an ordinary array
     scale: Array     # as of an operand; the header is at scale.ptr
@@ -141,12 +141,12 @@ Write = Callable[[Memory, bool], None]  # (memory, planes): launches that write 
 Join = Callable[[Memory, "Rows | None"], None]
 
 
-def reserve(shape: Shape) -> Memory:
-    """Returns memory without values.  Raises OutOfMemoryError."""
-    size, nbytes = extent(shape, "float32")
+def reserve(shape: Shape, dtype: str = "float32", more: int = 0) -> Memory:
+    """Returns memory without values, with `more` bytes behind the header.  Raises OutOfMemoryError."""
+    size, nbytes = extent(shape, dtype)
     at = -(-nbytes // ALIGNMENT) * ALIGNMENT
-    block = allocate(at + HEADER)
-    return Memory(Array(block, int(block), shape, "float32", size, nbytes), *header_of(block, int(block) + at))
+    block = allocate(at + HEADER + more)
+    return Memory(Array(block, int(block), shape, dtype, size, nbytes), *header_of(block, int(block) + at))
 
 
 def reserve_for(shape: Shape, xs: Sequence[Array], flush: bool = True) -> Memory | None:

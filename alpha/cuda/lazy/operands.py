@@ -23,12 +23,12 @@ from weakref import WeakSet
 
 import numpy as np
 
-from alpha.cuda.lazy.deferred import ALIGNMENT, HEADER, Deferred, Memory, can_wait, header_of, split_view, write_before
+from alpha.cuda.lazy.deferred import HEADER, Deferred, Memory, can_wait, header_of, reserve, split_view, write_before
 from alpha.cuda.lazy.quiet import is_inferring
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, allocate, empty, extent, upload
+from alpha.cuda.runtime.memory import Array, Shape, empty, extent, upload
 from alpha.cuda.runtime.tables import TABLE, tables
 from alpha.errors import DTypeError, message
 
@@ -257,10 +257,5 @@ def _chunk(total: int, sm_count: int) -> int:
 
 def _allocate(x: Array, form: _Form, blocks: int) -> Operand:
     """Returns an operand without values: planes, header, and a partial maximum per block, in one piece of memory."""
-    nbytes = form.planes * x.size * ITEMSIZE[form.dtype]
-    header = -(-nbytes // ALIGNMENT) * ALIGNMENT
-    block = allocate(header + HEADER + 4 * blocks)
-    ptr = int(block)
-    scale, flag = header_of(block, ptr + header)
-    planes = Array(block, ptr, (form.planes, *x.shape), form.dtype, form.planes * x.size, nbytes)
-    return Operand(ptr, x.shape, form.dtype, form.planes, scale, planes, flag)
+    planes, scale, flag = reserve((form.planes, *x.shape), form.dtype, 4 * blocks)
+    return Operand(planes.ptr, x.shape, form.dtype, form.planes, scale, planes, flag)
