@@ -20,10 +20,8 @@ A reader, of any array:
     peek                   elements for a check, which changes nothing
     value_of, settle       what an array is to such a reader; and that outputs of a chain are written
     recipe                 how what is written was made, for a reader who has what it was made of
-    progress               tells whether an array has been written, or brought to another form
-    inferring              a block without a backward pass that is recorded: more waits there; is_inferring
-    undisturbed            a block in which no gradient is written earlier than without it
-    form_of, write_as      in which form it is read now, and having it brought to one: for what is made again; held
+    is_inferring           tells whether a block of `inferring` is open
+    form_of, progress, write_as, held, memory_key, inferring, undisturbed: as of alpha.backend.Backend
     pack, packed_form      an array that is kept in a smaller form as long as nobody reads its elements
     columns, rows_of       columns of a larger array, read where they are
     statistics.ask, take   means and variances of a result, counted by the kernel that writes it

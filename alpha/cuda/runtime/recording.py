@@ -226,7 +226,7 @@ class Recording:
         if memory.on_exhaustion is None:
             memory.on_exhaustion = close_all
             context.at_exit.append(close_all)
-        self._stream, self._graph = context.stream.handle, ctypes.c_void_p()
+        self._stream, self._graph = ctypes.c_void_p(context.stream.handle), ctypes.c_void_p()
         recorder = self._record(function, inputs, Arena())
         if forget and (plan := self._arena.plan()):
             self.close()
@@ -304,7 +304,7 @@ class Recording:
             random.set_state(seed, counter + self._drawn)
         _copy_all(pairs)
         backlog.run()  # what is above may wait there
-        libcuda.call("cuGraphLaunch", self._graph, self._stream)
+        libcuda.check("cuGraphLaunch", libcuda.library().cuGraphLaunch(self._graph, self._stream))
         found = [empty(y.shape, y.dtype) for y in self.outputs]
         _copy_all([*zip(found, self.outputs)])
         return found
