@@ -52,7 +52,4 @@ template <typename T> struct Kernel;
 template <typename... Args> struct Kernel<void(Args...)> {
   static constexpr bool fits(const char* codes) { return *codes == 'A' || Types<Args...>::fit(codes); }
 };
-template <> struct Kernel<void()> {
-  static constexpr bool fits(const char* codes) { return *codes == 'A' || *codes == 'v'; }
-};
 }  // namespace declared

@@ -54,7 +54,7 @@ class Kernel:
         self.block = (*((threads,) if isinstance(threads, int) else threads), 1, 1)[:3]
         self.threads = self.block[0] * self.block[1] * self.block[2]
         layout = _layout(entry, args)
-        codes = "".join("b" if "s" in code else code for code in layout) or "v"
+        codes = "".join("b" if "s" in code else code for code in layout)
         self.unit = toolchain.declare(source, defines, entry, codes)
         self.follows = not toolchain.is_users(self.unit)  # ours begin with `follow` (ptx.cuh)
         self._pack = struct.Struct("@" + "".join(layout)).pack

@@ -87,10 +87,5 @@ def rehearse(program: Callable[[], None], arch: str, device: Device | None = Non
     return list(launched)
 
 
-def here() -> Device:
-    """Returns the device of this process."""
-    return Device(context.name, context.sm_count, context.max_shared, *context.rates())
-
-
 def _nothing(*arguments: Any) -> None:
     pass

@@ -32,8 +32,7 @@ LEAD = -0x210 % 128                                    # bytes before them: argu
 ROOM = LEAD + BY_VALUE * NBYTES
 BLOCK = f"block[{ROOM}]"                               # their type in a declaration
 MAPS = f"{BLOCK} maps, ptr more"                       # of a kernel that may get more: see ptx::maps_of
-KEPT = 256                                             # launches of a plan whose tensors come back at their addresses
-by_address = lru_cache(maxsize=KEPT)                   # what makes a plan's maps of its tensors' addresses
+by_address = lru_cache(maxsize=256)                    # of a plan's maps: its tensors come back at their addresses
 
 
 def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Sizes], strides: Sizes, *,

@@ -123,7 +123,7 @@ def declare(source: str | Path, defines: Defines | None, entry: str, codes: str)
 
     Args:
         source: the name of a file in some folder of alpha/cuda, or a path.
-        codes: of the arguments, as `struct` has them; b: a block of bytes; v: no arguments.
+        codes: of the arguments, as `struct` has them; b: a block of bytes.
     """
     path = SOURCES.get(str(source), Path(source))
     last = entry.rpartition("_")[2] if path.stem.partition("-")[0] in TAKE_SECONDS else ""
