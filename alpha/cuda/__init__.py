@@ -148,7 +148,7 @@ class CudaBackend:
 
     def wait_for(self, stream: int) -> None:
         if stream not in ORDERED and stream != context.stream.handle:
-            context.wait_for_device()
+            context.synchronize(others=True)
 
 
 BACKEND = CudaBackend()

@@ -132,21 +132,17 @@ class Context:
         self.here.stay = Stay(self)
         self.here.entered = True
 
-    def synchronize(self) -> None:
-        """Returns when both streams are empty.  Raises DeviceError for what went wrong in a kernel since."""
+    def synchronize(self, others: bool = False) -> None:
+        """Returns when both streams are empty, or those of other libraries too.
+
+        Raises DeviceError for what went wrong in a kernel since.
+        """
         if not self.here.entered:
             self.enter()
         backlog.run()
         with blaming:
-            self.copy_stream.synchronize()
-            self.stream.synchronize()
-
-    def wait_for_device(self) -> None:
-        """Returns when every stream of the device is empty, those of other libraries too."""
-        if not self.here.entered:
-            self.enter()
-        backlog.run()
-        self.handle.synchronize()
+            for waits in (self.handle,) if others else (self.copy_stream, self.stream):
+                waits.synchronize()
 
     def _after_fork(self) -> None:
         self.open = self.here.entered = False
