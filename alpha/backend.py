@@ -69,8 +69,8 @@ class Backend(Protocol):
     def accept(self, x: Any) -> Array | None:
         """Returns what an implementation returned as an array that ops can read; None if it is none of this backend."""
 
-    def memory(self, x: Array) -> object:
-        """Returns what is the same object for all arrays over the memory of x."""
+    def memory_key(self, x: Array) -> int:
+        """Returns a number that all arrays over the memory of x share as long as it lives."""
 
     def is_sole(self, t: Any) -> bool:
         """Tells whether a gradient may be added to in place: ops can, and its memory is that of no other tensor.
@@ -79,9 +79,6 @@ class Backend(Protocol):
         """
 
     # What is made again (alpha/recompute).
-
-    def memory_key(self, x: Array) -> int:
-        """Returns a number that all arrays over the memory of x share as long as it lives."""
 
     def form(self, x: Array) -> list[str] | None:
         """Returns a list whose text says in which form x is read now; None for an array that always has elements.
@@ -138,14 +135,8 @@ class Backend(Protocol):
         kept for its other readers, as it does not stay for long."""
 
     def recorder(self) -> Any:
-        """Returns what orders the calls of a function that is recorded, alpha.cuda.runtime.recording.Recorder; None
-        while nothing is recorded."""
-
-    def step_numbers(self, numbers: tuple[float, ...]) -> AbstractContextManager[Array]:
-        """For a block of a function that is recorded: steps of optimizers read their numbers in the array given.
-
-        float32, shape (number of them,); each replay is given others.
-        """
+        """Returns what orders the calls of a function that is recorded, and has numbers for steps of optimizers:
+        alpha.cuda.runtime.recording.Recorder; None while nothing is recorded."""
 
     def memory_stats(self) -> dict[str, int]:
         """Returns bytes: live, cached, peak (of live, since the last reset)."""

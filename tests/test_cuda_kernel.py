@@ -86,7 +86,7 @@ def test_a_long_file_is_a_module_per_element_type(declared):
     parts = [dict(k.unit.defines).get("ALPHA_PART", "") for k in kernels]
     assert parts == ["", "bfloat16", "16", "int", "int", ""] and len(units()) == 5
     assert not Kernel("loss.cu", "forward_bfloat16", "ptr x").unit.defines
-    assert "-DALPHA_DECLARED=sum_rows_float32/P" in chain.macros(*kernels[0].unit[:1], {})
+    assert chain.macros(*kernels[0].unit[:1], {}) == ["-DALPHA_DECLARED=1", "-DALPHA_CODES_sum_rows_float32=P"]
 
 
 def test_an_entry_that_is_declared_late_has_its_module_compiled_again(toolchain):

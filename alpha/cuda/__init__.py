@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from sys import getrefcount
 from typing import Any
 
@@ -79,9 +78,6 @@ class CudaBackend:
             return False
         return getrefcount(t.array) == getrefcount(t.array.block) == 2  # its holder, and the call that counts
 
-    def memory(self, x: Array) -> object:
-        return x if x.derived is None else x.derived
-
     memory_key = staticmethod(lazy.memory_key)
     form, progress = staticmethod(lazy.form_of), staticmethod(lazy.progress)
     write_as, held = staticmethod(lazy.write_as), staticmethod(lazy.held)
@@ -121,9 +117,6 @@ class CudaBackend:
     def recorder(self) -> Any:
         return memory.recorder
 
-    def step_numbers(self, numbers: tuple[float, ...]) -> AbstractContextManager[Array]:
-        return memory.recorder.step_numbers(numbers)  # type: ignore[no-any-return]
-
     def memory_stats(self) -> dict[str, int]:
         pool = memory.pool
         return {"live": pool.live, "cached": pool.cached, "peak": pool.peak}
@@ -155,7 +148,7 @@ class CudaBackend:
 
     def wait_for(self, stream: int) -> None:
         if stream not in ORDERED and stream != context.stream.handle:
-            context.wait_for_device()
+            context.synchronize(others=True)
 
 
 BACKEND = CudaBackend()

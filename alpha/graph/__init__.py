@@ -247,7 +247,7 @@ class _Walk:
 
     def finish(self) -> list[Grad]:
         """Stores the leaves' gradients, or returns the wanted ones."""
-        taken = {id(get_backend(g.device).memory(g.array)) for g in self.given}
+        taken = {get_backend(g.device).memory_key(g.array) for g in self.given}
         for key, (leaf, g) in self.leaves.items():
             for hook in tuple(leaf._hooks or ()):
                 g = _hooked(hook, g)
@@ -280,7 +280,7 @@ def _added(held: Sequence[Any], k: int, g: Tensor) -> Tensor:
 def _own(g: Tensor, taken: set[int]) -> Tensor:
     """Returns a gradient in memory that is not taken yet: leaves share none, so that each may be changed in place."""
     backend = get_backend(g.device)
-    key = id(backend.memory(g.array))
+    key = backend.memory_key(g.array)
     if key in taken and not g.requires_grad:
         copy = backend.full(g.shape, 0, g.dtype, g.device)
         backend.copy_into(copy, g.array)

@@ -99,7 +99,7 @@ class RecordedSteps:
     def part(self, group: Mapping[str, Any], names: list[str], step: int, device: str) -> Iterator[None]:
         """For a block: the update of these parameters is recorded."""
         part = _Part(group, names)
-        with get_backend(device).step_numbers(self._numbers(part, step)) as part.place:
+        with get_backend(device).recorder().step_numbers(self._numbers(part, step)) as part.place:
             self.now, self._unpacked = Tensor(part.place, part.place.shape, "float32", device), None
             yield
         self.steps[-1].append(part)

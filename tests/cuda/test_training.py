@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from functools import _lru_cache_wrapper
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ import train.report
 from alpha import nn, ops, optim
 from alpha.backend import get_backend
 from alpha.checkpoint import from_torch_state_dict, load
-from alpha.cuda.runtime import tensor_map
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, download
 from alpha.op import registry
@@ -214,8 +214,9 @@ def test_two_runs_of_a_whole_network_give_the_same_bits(name: str, real_gpu: Non
 
 def forget_maps() -> None:
     """Drops the maps of TMA, of which new ones are kept wherever an array has a new address."""
-    for cached in tensor_map.caches:
-        cached.cache_clear()
+    for cached in gc.get_objects():
+        if isinstance(cached, _lru_cache_wrapper) and cached.__name__ == "maps":
+            cached.cache_clear()
 
 
 def live_bytes_of(model: nn.Module, count: int, size: int, pixels: int) -> list[int]:

@@ -76,17 +76,12 @@ INLINE void branch() { PTX((void)0, ""); }
 // ---- cp.async (sm_80): BYTES = 4, 8 or 16 land in shared memory by the wait; beyond src_bytes they are zero
 template <int BYTES> INLINE void cp_async(void* dst, const void* src, int src_bytes = BYTES) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
-#ifdef __CUDACC__
   if constexpr (BYTES == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared(dst)), "l"(src), "r"(src_bytes)
-                 : "memory");
+    PTX(emu::cp_async(dst, src, 16, src_bytes), "cp.async.cg.shared.global [%0], [%1], 16, %2;"
+        ::"r"(shared(dst)), "l"(src), "r"(src_bytes) : "memory");
   else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared(dst)), "l"(src), "n"(BYTES),
-                 "r"(src_bytes)
-                 : "memory");
-#else
-  emu::cp_async(dst, src, BYTES, src_bytes);
-#endif
+    PTX(emu::cp_async(dst, src, BYTES, src_bytes), "cp.async.ca.shared.global [%0], [%1], %2, %3;"
+        ::"r"(shared(dst)), "l"(src), "n"(BYTES), "r"(src_bytes) : "memory");
 }
 INLINE void cp_async_commit() { PTX(emu::cp_async_commit(), "cp.async.commit_group;" :: : "memory"); }
 template <int PENDING> INLINE void cp_async_wait() {  // all but the last PENDING groups of this thread have landed

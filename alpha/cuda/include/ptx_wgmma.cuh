@@ -60,10 +60,8 @@ template <int PENDING> INLINE void wgmma_wait() {  // all but the last PENDING g
 #define PTX_O64 PTX_O32, PTX_F16(16)
 #define PTX_O96 PTX_O64, PTX_F16(32)
 #define PTX_O128 PTX_O96, PTX_F16(48)
-#define PTX_O160 PTX_O128, PTX_F16(64)
-#define PTX_O192 PTX_O160, PTX_F16(80)
-#define PTX_O224 PTX_O192, PTX_F16(96)
-#define PTX_O256 PTX_O224, PTX_F16(112)
+#define PTX_O192 PTX_O128, PTX_F16(64), PTX_F16(80)
+#define PTX_O256 PTX_O192, PTX_F16(96), PTX_F16(112)
 #define PTX_WIDTHS(X, t) \
   X(t, 16, 8, 9, 10, 11, 12, 13, 14, 15, 16) X(t, 32, 16, 17, 18, 19, 20, 21, 22, 23, 24) \
   X(t, 64, 32, 33, 34, 35, 36, 37, 38, 39, 40) X(t, 96, 48, 49, 50, 51, 52, 53, 54, 55, 56) \

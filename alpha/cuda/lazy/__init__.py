@@ -20,10 +20,8 @@ A reader, of any array:
     peek                   elements for a check, which changes nothing
     value_of, settle       what an array is to such a reader; and that outputs of a chain are written
     recipe                 how what is written was made, for a reader who has what it was made of
-    progress               tells whether an array has been written, or brought to another form
-    inferring              a block without a backward pass that is recorded: more waits there; is_inferring
-    undisturbed            a block in which no gradient is written earlier than without it; is_undisturbed
-    form_of, write_as      in which form it is read now, and having it brought to one: for what is made again; held
+    is_inferring           tells whether a block of `inferring` is open
+    form_of, progress, write_as, held, memory_key, inferring, undisturbed: as of alpha.backend.Backend
     pack, packed_form      an array that is kept in a smaller form as long as nobody reads its elements
     columns, rows_of       columns of a larger array, read where they are
     statistics.ask, take   means and variances of a result, counted by the kernel that writes it
@@ -32,7 +30,6 @@ Nobody else asks what class an array is, or reads `Array.derived`; tests/test_la
 """
 
 from alpha.cuda.lazy import statistics
-from alpha.cuda.lazy.bounded import reserve_for
 from alpha.cuda.lazy.chained import chain, offer, recipe, settle, value_of
 from alpha.cuda.lazy.deferred import (
     GUARDED,
@@ -46,37 +43,25 @@ from alpha.cuda.lazy.deferred import (
     flush_gradients,
     join,
     peek,
+    planes_are_read,
     planes_of,
     reserve,
+    reserve_for,
     split_view,
     write_for,
 )
-from alpha.cuda.lazy.forms import (
-    columns,
-    form_of,
-    held,
-    memory_key,
-    pack,
-    packed_form,
-    progress,
-    rows_of,
-    write_as,
-)
+from alpha.cuda.lazy.forms import columns, form_of, held, memory_key, pack, packed_form, progress, rows_of, write_as
 from alpha.cuda.lazy.operands import (
     EXACT_ARGS,
     KEEP,
     READS,
-    SPLITS_PAY,
     UNFLAGGED,
     Operand,
     as_stored,
     exact,
     flag_counter,
-    flagged_count,
     forget,
     kept_with,
     operand,
-    planes_are_read,
-    prepare_weights,
 )
-from alpha.cuda.lazy.quiet import inferring, is_inferring, is_undisturbed, undisturbed
+from alpha.cuda.lazy.quiet import inferring, is_inferring, undisturbed

@@ -9,18 +9,15 @@ from then on; one that nobody has any more never is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 from weakref import ref
 
-from alpha.config import config
-from alpha.cuda.lazy.deferred import Deferred, Planes, chained_blocks, waiting
+from alpha.cuda.lazy.deferred import Deferred, LazyStorage, Planes, chained_blocks, waiting
 from alpha.cuda.lazy.quiet import is_peeking, lock, peeking
-from alpha.cuda.runtime.context import context
-from alpha.cuda.runtime.memory import Array, Derived, Shape, extent
+from alpha.cuda.runtime.memory import Array, Shape, extent
 from alpha.fuse.chain import Chain, Leaf, Recipe, Value, recipe_of
 from alpha.fuse.places import WHOLE
-from alpha.trace import late, running
+from alpha.trace import running
 
 # (value) -> the chain behind it, and for each of its outputs the array that it has written
 Write = Callable[[Value], tuple[Chain, Sequence[Array]]]
@@ -30,10 +27,11 @@ class _Holder:
     __slots__ = ("__weakref__",)
 
 
-class ChainStorage(Derived):
-    """What stands behind the arrays of a value, whose `written` is the array, once there is one: see LazyStorage."""
+class ChainStorage(LazyStorage):
+    """What stands behind the arrays of a value, whose `written` is the array, once there is one: no header, no form."""
 
     hurries, form, bound, is_chain = False, None, None, True
+    _join = _split_for = None
 
     def __init__(self, value: Value, write: Write, alone: Callable[..., Array], shapes: Sequence[Shape]) -> None:
         self.value, self.dtype = value, value.dtype
@@ -61,13 +59,10 @@ class ChainStorage(Derived):
                 if is_peeking():
                     return self.peek()
                 if self.value.written is None:
-                    with late(self._trace, context.synchronize) if config.debug > 1 and self._trace else nullcontext():
-                        self._run()
+                    with self._billed():
+                        settle(*self._computed())
         found: Array = self.value.written
         return found
-
-    def _run(self) -> None:
-        settle(*self._computed())
 
     def _computed(self) -> tuple[Chain, Sequence[Array]]:
         value = self.value
@@ -90,13 +85,6 @@ class ChainStorage(Derived):
     def planes(self, write: bool = False) -> None:
         """There are none."""
         self.elements() if write else None
-
-    def _never(self, *args: Any) -> None:
-        """There is no such thing of a chain."""
-
-    join = header_for = _never
-
-    settle = elements
 
 
 def settle(chain: Chain, arrays: Sequence[Array]) -> None:

@@ -6,7 +6,7 @@ y is an array like any other. Its producer's last pass is a launch that waits. W
 then and there; alpha.cuda.lazy.operands has both planes written in the same memory, which take as many bytes: nothing
 is written in a form that nobody reads, and planes cost no pass of their own.
 
-Batch norm leaves its results so (ops/norm), and so do pools, joins and activations of them (bounded.py). What still
+Batch norm leaves its results so (ops/norm), and so do pools, joins and activations of them (`reserve_for`). What still
 waits when an array that it is a part of is written as planes is written there, and nowhere else.
 
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
@@ -22,7 +22,7 @@ waits when an array that it is a part of is written as planes is written there, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
@@ -42,7 +42,11 @@ FLAG, BOUND, MOST = 4, 12, 24
 PLANE_WRITERS = 2 * BLOCKS  # blocks of a pass that writes planes, all of which report to one header at their ends
 GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as a rule
 BLOCKS_PER_SM = 4           # of a merge
+MOST_OPERANDS = 8           # of which planes_bound makes one bound
+SPLITS_PAY = ("sm_80", "sm_90a")  # where three products of planes are faster than one of float32 (conv/mma)
 _MERGE = Kernel("planes.cu", "planes_merge", "ptr x, ptr header, ptr y, ptr header_of_y, i64 size")
+_BOUND = Kernel("planes.cu", "planes_bound", f"ptr header, {', '.join(f'ptr bound{k}' for k in range(MOST_OPERANDS))}",
+                threads=1)
 
 waiting: WeakValueDictionary[int, Any] = WeakValueDictionary()
 chained_blocks: set[int] = set()  # ids of the memory that chains read which may be waiting; some may be others' by now
@@ -77,9 +81,6 @@ class Deferred(Array):
     def reshaped(self, shape: Shape) -> Deferred:
         return Deferred(shape, self.size, self.nbytes, self.derived, self.holder)
 
-    def __repr__(self) -> str:
-        return f"<cuda Deferred {self.shape}>"
-
 
 class CompanionOutput(Array):
     """An array that the pass of a deferred one writes, too: to take `ptr` has that pass run."""
@@ -100,11 +101,15 @@ class CompanionOutput(Array):
 
 
 class Memory(NamedTuple):
-    """Memory for float32 elements or for both planes, and the header of these."""
+    """Memory for elements or for planes, and the header of these."""
 
     elements: Array  # the memory as an ordinary array
     scale: Array     # as of an operand; the header is at scale.ptr
     flag: Array      # as of an operand
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements.nbytes
 
 
 class Planes(NamedTuple):
@@ -136,12 +141,37 @@ Write = Callable[[Memory, bool], None]  # (memory, planes): launches that write 
 Join = Callable[[Memory, "Rows | None"], None]
 
 
-def reserve(shape: Shape) -> Memory:
-    """Returns memory without values.  Raises OutOfMemoryError."""
-    size, nbytes = extent(shape, "float32")
+def reserve(shape: Shape, dtype: str = "float32", more: int = 0) -> Memory:
+    """Returns memory without values, with `more` bytes behind the header.  Raises OutOfMemoryError."""
+    size, nbytes = extent(shape, dtype)
     at = -(-nbytes // ALIGNMENT) * ALIGNMENT
-    block = allocate(at + HEADER)
-    return Memory(Array(block, int(block), shape, "float32", size, nbytes), *header_of(block, int(block) + at))
+    block = allocate(at + HEADER + more)
+    return Memory(Array(block, int(block), shape, dtype, size, nbytes), *header_of(block, int(block) + at))
+
+
+def reserve_for(shape: Shape, xs: Sequence[Array], flush: bool = True) -> Memory | None:
+    """Returns memory for a result that has no larger elements than what it is made of: pools, joined arrays, functions
+    that shrink.  Its header has a bound of the operands.  None where the result may not wait.
+
+    flush: has gradients that wait written before, see `flush_gradients`.
+    Raises:
+        OutOfMemoryError
+    """
+    if not 0 < len(xs) <= MOST_OPERANDS or not planes_are_read() or not can_wait(*xs):
+        return None
+    if flush:
+        flush_gradients()
+    bounds = [bound_of(x) if x.size and x.shape[-1] % 8 == 0 else None for x in xs]
+    if None in bounds:
+        return None
+    memory = reserve(shape)
+    _BOUND(1, memory.scale, *bounds, *[None] * (MOST_OPERANDS - len(bounds)))
+    return memory
+
+
+def planes_are_read() -> bool:
+    """Tells whether convolutions of float32 arrays read planes, on this device and as it is configured."""
+    return config.tensor_cores and (config.precision == "tf32" or context.arch in SPLITS_PAY)
 
 
 def header_of(block: object, ptr: int) -> tuple[Array, Array]:
@@ -345,7 +375,7 @@ class LazyStorage(Derived):
     def _run(self, planes: bool) -> None:
         """Runs the pass, unless it has been."""
         if self._write is not None:
-            with late(self._trace, context.synchronize) if self._trace and config.debug > 1 else nullcontext():
+            with self._billed():
                 self._write(self.memory, planes)
             self.in_planes, self.form[0] = planes, "planes" if planes else "elements"
             self._write, self._join, self.reads, self.value = None, None, (), None
@@ -353,6 +383,10 @@ class LazyStorage(Derived):
             if made:
                 made.contents = None
             waiting.pop(id(self), None)
+
+    def _billed(self) -> AbstractContextManager[None]:
+        """For the pass: where launches are printed, its time is that of the op that has left it for later."""
+        return late(self._trace, context.synchronize) if self._trace and config.debug > 1 else nullcontext()
 
     def _merge(self, y: Array, header: Array | None) -> None:
         """Writes the elements to y, and a header for them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 from alpha.cuda.lazy.deferred import Deferred, can_wait, waiting
 from alpha.cuda.lazy.quiet import lock
@@ -50,10 +50,6 @@ class Packed(Array):
         return self.written().reshaped(shape)
 
 
-class _Columns(NamedTuple):
-    first: int
-
-
 def pack(kept: Array, dtype: str, key: Any, write: Write) -> Array:
     """Returns an array of the shape of `kept` and another dtype.  key: what `kept` means, for those who read it."""
     return Packed(kept, kept.shape, dtype, key, write)
@@ -69,14 +65,14 @@ def columns(x: Array, first: int, count: int, write: Write) -> Array | None:
     lanes = lanes_among(count, x.dtype)
     if first % lanes or x.shape[-1] % lanes or not can_wait(x):
         return None
-    return Packed(x.written(), (*x.shape[:-1], count), x.dtype, _Columns(first), write)
+    return Packed(x.written(), (*x.shape[:-1], count), x.dtype, range(first, first + count), write)
 
 
 def rows_of(x: Any) -> tuple[Array, int]:
     """Returns an array that begins with the first row of x, and how many elements rows are apart from each other."""
-    if x.__class__ is not Packed or x._key.__class__ is not _Columns:
+    if x.__class__ is not Packed or x._key.__class__ is not range:
         return x, x.shape[-1]
-    at = x._kept.ptr + x._key.first * ITEMSIZE[x.dtype]
+    at = x._kept.ptr + x._key.start * ITEMSIZE[x.dtype]
     return Array(x.block, at, x.shape, x.dtype, x.size, x.nbytes), x._kept.shape[-1]
 
 

@@ -23,13 +23,12 @@ from weakref import WeakSet
 
 import numpy as np
 
-from alpha.config import config
-from alpha.cuda.lazy.deferred import ALIGNMENT, HEADER, Deferred, Memory, can_wait, header_of, split_view, write_before
+from alpha.cuda.lazy.deferred import HEADER, Deferred, Memory, can_wait, header_of, reserve, split_view, write_before
 from alpha.cuda.lazy.quiet import is_inferring
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, allocate, download, empty, extent, upload
+from alpha.cuda.runtime.memory import Array, Shape, empty, extent, upload
 from alpha.cuda.runtime.tables import TABLE, tables
 from alpha.errors import DTypeError, message
 
@@ -37,8 +36,6 @@ from alpha.errors import DTypeError, message
 # others until the optimizer's step. The gradient of the output is read by dgrad and wgrad, right after each other, and
 # goes then. Activations wait for the backward pass: their planes would double the memory of the training step.
 KEEP = {"weight": True, "gradient": True, "activation": False}
-
-SPLITS_PAY = ("sm_80", "sm_90a")  # where three products of planes are faster than one of float32 (conv/mma)
 
 # Exact in conv/exact/exact_sum.cuh: `exact`, and the element of b that is the first one
 EXACT_ARGS = "ptr flag_a, ptr flag_b, ptr a, ptr header_a, i64 size_a, ptr b, ptr header_b, i64 size_b, i64 first"
@@ -65,53 +62,23 @@ class Operand(NamedTuple):
         return self.keep.nbytes
 
 
-class _Measured(NamedTuple):
-    """The header of a split, kept with what was split: the next one needs no maximum."""
-
-    scale: Array
-    flag: Array
-    nbytes: int = HEADER
-
-    @property
-    def ptr(self) -> int:
-        return self.scale.ptr
-
-
-class _Form(NamedTuple):
+class _Form:
     """How float32 is split for what a kernel reads."""
 
-    reads: str
-    dtype: str
-    planes: int
-    scaled: bool
-    small: Kernel | None
-    split: Kernel
-    split_all: Kernel
-
-    @property
-    def measured(self) -> str:
-        """Under what name an array keeps what was measured for a split."""
-        return f"scale of {self.reads}"
+    def __init__(self, reads: str, dtype: str, planes: int, scaled: bool) -> None:
+        self.reads, self.dtype, self.planes, self.scaled = reads, dtype, planes, scaled
+        self.measured = f"scale of {reads}"  # under what name an array keeps what was measured for a split
+        args = "ptr x, ptr planes, ptr header, {} ptr lost_ranges"  # known: the scale is from the header's bound
+        self.small = Kernel("planes.cu", f"planes_small_{reads}", args.format("i32 size,")) if scaled else None
+        self.split = Kernel("planes.cu", f"planes_split_{reads}", args.format("i64 size, i32 chunk, i32 known,"))
+        self.split_all = Kernel("planes.cu", f"planes_split_{reads}_all", f"{TABLE}, ptr lost_ranges")
 
 
-def _form(reads: str, dtype: str, planes: int, scaled: bool) -> _Form:
-    args = "ptr x, ptr planes, ptr header, {} ptr lost_ranges"  # known: the scale is from the header's bound
-    return _Form(reads, dtype, planes, scaled,
-                 Kernel("planes.cu", f"planes_small_{reads}", args.format("i32 size,")) if scaled else None,
-                 Kernel("planes.cu", f"planes_split_{reads}", args.format("i64 size, i32 chunk, i32 known,")),
-                 Kernel("planes.cu", f"planes_split_{reads}_all", f"{TABLE}, ptr lost_ranges"))
-
-
-READS = {"float16x2": _form("float16x2", "float16", 2, True), "float16": _form("float16", "float16", 1, True),
-         "bfloat16": _form("bfloat16", "bfloat16", 1, False)}
+READS = {"float16x2": _Form("float16x2", "float16", 2, True), "float16": _Form("float16", "float16", 1, True),
+         "bfloat16": _Form("bfloat16", "bfloat16", 1, False)}
 _stale: dict[str, WeakSet[Array]] = {reads: WeakSet() for reads in READS}  # see `forget`
 _AMAX = Kernel("planes.cu", "planes_amax", "ptr x, ptr header, i64 size, i32 chunk")
 _AMAX_ALL = Kernel("planes.cu", "planes_amax_all", TABLE)
-
-
-def planes_are_read() -> bool:
-    """Tells whether convolutions of float32 arrays read planes, on this device and as it is configured."""
-    return config.tensor_cores and (config.precision == "tf32" or context.arch in SPLITS_PAY)
 
 
 def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
@@ -211,11 +178,6 @@ def flag_counter() -> Array:
     return _constants()[2]
 
 
-def flagged_count() -> int:
-    """Returns how many operands of this process were flagged.  Waits for the device: for reports only."""
-    return int(download(_constants()[2], "int32")[0]) if _constants.cache_info().currsize else 0
-
-
 def _checked(x: Array, reads: str) -> _Form:
     form = READS[reads]
     if x.dtype != "float32" and (x.dtype != form.dtype or form.planes > 1):
@@ -253,18 +215,18 @@ def _split(x: Array, form: _Form) -> Operand:
         else:
             form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
         return made
-    memory = x.derived.header_for(form.reads) if x.__class__ is Deferred else None  # of its producer, or of a split
-    known = _Measured(memory.scale, memory.flag) if memory else x.derived.get(form.measured) if x.derived else None
+    known = x.derived.header_for(form.reads) if x.__class__ is Deferred else None  # of its producer, or of a split
+    known = known or (x.derived.get(form.measured) if x.derived else None)
     header, planes = known or _measure(x, form), empty((form.planes, *x.shape), form.dtype)
     form.split(blocks, x, planes, header.scale, size, chunk, known is not None, lost_ranges)
     return Operand(planes.ptr, x.shape, form.dtype, form.planes, header.scale, planes, header.flag)
 
 
-def _measure(x: Array, form: _Form) -> _Measured:
-    """Returns the header of a split, kept with x; partial maxima follow it."""
+def _measure(x: Array, form: _Form) -> Memory:
+    """Returns the header of a split, kept with x: the next one needs no maximum.  Partial maxima follow it."""
     chunk, blocks = _chunks(x.size)
     memory = empty((HEADER // 4 + blocks,), "float32")
-    header = _Measured(*header_of(memory.block, memory.ptr), memory.nbytes)
+    header = Memory(memory, *header_of(memory.block, memory.ptr))
     _AMAX(blocks, x, header.scale, x.size, chunk)
     return _kept(x, form.measured, header)
 
@@ -295,10 +257,5 @@ def _chunk(total: int, sm_count: int) -> int:
 
 def _allocate(x: Array, form: _Form, blocks: int) -> Operand:
     """Returns an operand without values: planes, header, and a partial maximum per block, in one piece of memory."""
-    nbytes = form.planes * x.size * ITEMSIZE[form.dtype]
-    header = -(-nbytes // ALIGNMENT) * ALIGNMENT
-    block = allocate(header + HEADER + 4 * blocks)
-    ptr = int(block)
-    scale, flag = header_of(block, ptr + header)
-    planes = Array(block, ptr, (form.planes, *x.shape), form.dtype, form.planes * x.size, nbytes)
-    return Operand(ptr, x.shape, form.dtype, form.planes, scale, planes, flag)
+    planes, scale, flag = reserve((form.planes, *x.shape), form.dtype, 4 * blocks)
+    return Operand(planes.ptr, x.shape, form.dtype, form.planes, scale, planes, flag)

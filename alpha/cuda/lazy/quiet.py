@@ -7,41 +7,26 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 lock = threading.RLock()  # of all that waits; reentrant: what a pass reads may be waiting, too
-_undisturbed = 0          # blocks of `undisturbed` that are open
 _peeked: list[Any] | None = None  # what `peek` has made, while it runs: under the lock
-_inferring: ContextVar[bool] = ContextVar("inferring", default=False)
-is_inferring = _inferring.get  # whether a block of `inferring` is open
 
 
 @contextmanager
-def inferring() -> Iterator[None]:
-    """As Backend.inferring."""
-    token = _inferring.set(True)
+def _open(block: ContextVar[bool]) -> Iterator[None]:
+    token = block.set(True)
     try:
         yield
     finally:
-        _inferring.reset(token)
+        block.reset(token)
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """For a block that makes earlier results again: gradients go on waiting, and get the form that they had without."""
-    global _undisturbed
-    with lock:
-        _undisturbed += 1
-    try:
-        yield
-    finally:
-        with lock:
-            _undisturbed -= 1
-
-
-def is_undisturbed() -> bool:
-    """Tells whether such a block is open."""
-    return _undisturbed > 0
+# As Backend.inferring and Backend.undisturbed; and whether such a block is open
+_inferring, _undisturbed = ContextVar("inferring", default=False), ContextVar("undisturbed", default=False)
+inferring, is_inferring = partial(_open, _inferring), _inferring.get
+undisturbed, is_undisturbed = partial(_open, _undisturbed), _undisturbed.get
 
 
 @contextmanager

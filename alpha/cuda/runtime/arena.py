@@ -12,10 +12,10 @@ fits (cuMemMap). Like a pool's blocks, pieces are given to the next at once, whi
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from alpha.cuda.runtime import libcuda, memory
 from alpha.cuda.runtime.context import context
@@ -24,35 +24,11 @@ from alpha.lifetimes import Life, Runs, pack
 ALIGNMENT = 512  # bytes, of a piece
 WORTH = 4 << 20  # bytes, that a plan must spare
 
-
-class _Location(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
-
-
-class _Properties(ctypes.Structure):
-    """CUmemAllocationProp."""
-
-    _fields_ = (("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", _Location),
-                ("metadata", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8))
-
-
-class _Access(ctypes.Structure):
-    """CUmemAccessDesc."""
-
-    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
-
-
+# CUmemAllocationProp: types of memory and handle, type and number of the place, 16 bytes more; CUmemAccessDesc
+_PROPERTIES, _ACCESS = struct.Struct("4i16x").pack, struct.Struct("3i").pack
 PINNED, DEVICE, READ_AND_WRITE = 1, 1, 3
 
 _waiting: list[Arena] = []  # those of which something was freed while the stream was recorded
-
-
-class _Mapped(NamedTuple):
-    """A part of the range with memory behind it."""
-
-    start: int
-    size: int
-    handle: ctypes.c_ulonglong
 
 
 class Piece:
@@ -80,24 +56,23 @@ class Arena:
     """
 
     def __init__(self, plan: Sequence[tuple[int, int]] = ()) -> None:
-        self._runs, self._mapped, self._plan = Runs(), list[_Mapped](), plan
+        self._runs, self._plan = Runs(), plan
+        self._mapped: dict[tuple[int, int], ctypes.c_uint64] = {}  # memory behind a part, by its start and size
         self._lives: list[Life] = []  # of all pieces so far
         # A finalizer may run while the lock is held: it leaves word here, of start, size and number.
         self._freed: deque[tuple[int, int, int]] = deque()
         self._lock, self._closed, self._keeps = threading.Lock(), False, False
-        self._location = _Location(DEVICE, context.index)
-        self._properties = _Properties(PINNED, 0, self._location)
-        grain, begin = ctypes.c_size_t(), ctypes.c_ulonglong()
-        libcuda.call("cuMemGetAllocationGranularity", ctypes.byref(grain), ctypes.byref(self._properties), 0)
+        self._properties = _PROPERTIES(PINNED, 0, DEVICE, context.index)
+        grain, begin = ctypes.c_size_t(), ctypes.c_uint64()
+        libcuda.call("cuMemGetAllocationGranularity", ctypes.byref(grain), self._properties, 0)
         self._grain = grain.value
         self._capacity = self._grains(context.nbytes)
-        libcuda.call("cuMemAddressReserve", ctypes.byref(begin), ctypes.c_size_t(self._capacity), ctypes.c_size_t(0),
-                     ctypes.c_ulonglong(0), ctypes.c_ulonglong(0))
+        libcuda.call("cuMemAddressReserve", ctypes.byref(begin), self._capacity, 0, 0, 0)
         self._begin = self._end = begin.value  # of what is mapped
 
     @property
     def managed_bytes(self) -> int:
-        return sum(part.size for part in self._mapped)
+        return sum(size for _, size in self._mapped)
 
     @property
     def active_bytes(self) -> int:
@@ -164,18 +139,15 @@ class Arena:
         """Maps memory behind the end, so that a run there has `size` bytes, and returns its start."""
         tail = self._runs.starts.get(self._end, self._end)
         start, missing = self._end, self._grains(size - (self._end - tail))
-        handle, where = ctypes.c_ulonglong(), ctypes.c_ulonglong(start)
-        status = libcuda.OUT_OF_MEMORY
+        handle, status = ctypes.c_uint64(), libcuda.OUT_OF_MEMORY
         if start + missing <= self._begin + self._capacity:
-            status = libcuda.library().cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(missing),
-                                                   ctypes.byref(self._properties), ctypes.c_ulonglong(0))
+            status = libcuda.status_of("cuMemCreate", ctypes.byref(handle), missing, self._properties, 0)
         if status == libcuda.OUT_OF_MEMORY:
             raise context.driver.MemoryError(f"cuMemCreate failed: {missing} bytes are not there")
         libcuda.check("cuMemCreate", status)
-        libcuda.call("cuMemMap", where, ctypes.c_size_t(missing), ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
-        access = _Access(self._location, READ_AND_WRITE)
-        libcuda.call("cuMemSetAccess", where, ctypes.c_size_t(missing), ctypes.byref(access), ctypes.c_size_t(1))
-        self._mapped.append(_Mapped(start, missing, handle))
+        libcuda.call("cuMemMap", start, missing, 0, handle, 0)
+        libcuda.call("cuMemSetAccess", start, missing, _ACCESS(DEVICE, context.index, READ_AND_WRITE), 1)
+        self._mapped[start, missing] = handle
         self._end = start + missing
         self._runs.add(start, missing)
         return tail
@@ -190,14 +162,12 @@ class Arena:
             try:
                 self._join_freed()
                 context.synchronize()  # what used it may be running
-                free = [part for part in self._mapped if self._runs.holds(part.start, part.size)]
-                for part in free:
-                    self._runs.take(part.start, part.size)
-                    self._mapped.remove(part)
-                    libcuda.call("cuMemUnmap", ctypes.c_ulonglong(part.start), ctypes.c_size_t(part.size))
-                    libcuda.call("cuMemRelease", part.handle)
+                for part in [part for part in self._mapped if self._runs.holds(*part)]:
+                    self._runs.take(*part)
+                    libcuda.call("cuMemUnmap", *part)
+                    libcuda.call("cuMemRelease", self._mapped.pop(part))
                 if not self._mapped and self._capacity:
-                    libcuda.call("cuMemAddressFree", ctypes.c_ulonglong(self._begin), ctypes.c_size_t(self._capacity))
+                    libcuda.call("cuMemAddressFree", self._begin, self._capacity)
                     self._capacity = 0
             finally:
                 self._lock.release()

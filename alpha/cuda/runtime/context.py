@@ -83,7 +83,12 @@ class Context:
 
     def _start(self, index: int) -> None:
         driver = import_driver()
-        count = device_count(driver)
+        try:
+            driver.init()
+            count = driver.Device.count()
+        except driver.Error as error:
+            raise DeviceError(message("cuda", f"the driver finds no usable GPU: {error}",
+                                      'see whether nvidia-smi works, or use device="cpu"')) from error
         if index >= count:
             raise DeviceError(message("cuda", f"device {index} was asked for, the driver shows {count}",
                                       f'use device="cuda:0" to "cuda:{count - 1}"' if count else 'use device="cpu"'))
@@ -127,21 +132,17 @@ class Context:
         self.here.stay = Stay(self)
         self.here.entered = True
 
-    def synchronize(self) -> None:
-        """Returns when both streams are empty.  Raises DeviceError for what went wrong in a kernel since."""
+    def synchronize(self, others: bool = False) -> None:
+        """Returns when both streams are empty, or those of other libraries too.
+
+        Raises DeviceError for what went wrong in a kernel since.
+        """
         if not self.here.entered:
             self.enter()
         backlog.run()
         with blaming:
-            self.copy_stream.synchronize()
-            self.stream.synchronize()
-
-    def wait_for_device(self) -> None:
-        """Returns when every stream of the device is empty, those of other libraries too."""
-        if not self.here.entered:
-            self.enter()
-        backlog.run()
-        self.handle.synchronize()
+            for waits in (self.handle,) if others else (self.copy_stream, self.stream):
+                waits.synchronize()
 
     def _after_fork(self) -> None:
         self.open = self.here.entered = False
@@ -168,16 +169,6 @@ class Context:
         deadline = time.monotonic() + PATIENCE
         while others & self.threads and time.monotonic() < deadline:  # one that waits for a lock does no harm
             time.sleep(0.001)
-
-
-def device_count(driver: Any) -> int:
-    """Returns how many devices the driver shows.  Raises DeviceError where it cannot be started."""
-    try:
-        driver.init()
-        return driver.Device.count()
-    except driver.Error as error:
-        raise DeviceError(message("cuda", f"the driver finds no usable GPU: {error}",
-                                  'see whether nvidia-smi works, or use device="cpu"')) from error
 
 
 class _Blaming:

@@ -96,7 +96,9 @@ def build_kernels(arches: list[str], program: Callable[[], None] | None = None, 
 
 def launched(program: Callable[[], None], arch: str) -> list[toolchain.Unit]:
     """Returns the units that a program launches kernels of, found out in another process; it can be pickled."""
-    device = rehearsal.here() if context.arch == arch else None
+    device = None
+    if context.arch == arch:
+        device = rehearsal.Device(context.name, context.sm_count, context.max_shared, *context.rates())
     with multiprocessing.get_context("spawn").Pool(1) as process:
         return process.apply(rehearsal.rehearse, (program, arch, device))
 

@@ -51,12 +51,12 @@ class Kernel:
     def __init__(self, source: str | Path, entry: str, args: str, *, threads: int | tuple[int, ...] = 256,
                  shared: int = 0, defines: Defines | None = None) -> None:
         self.entry, self.args, self.shared = entry, args, shared
-        self.unit = toolchain.unit_of(source, defines, entry)
-        self.follows = not toolchain.is_users(self.unit)  # ours begin with `follow` (ptx.cuh)
         self.block = (*((threads,) if isinstance(threads, int) else threads), 1, 1)[:3]
         self.threads = self.block[0] * self.block[1] * self.block[2]
         layout = _layout(entry, args)
-        toolchain.declare(self.unit, entry, "".join("b" if "s" in code else code for code in layout) or "v")
+        codes = "".join("b" if "s" in code else code for code in layout)
+        self.unit = toolchain.declare(source, defines, entry, codes)
+        self.follows = not toolchain.is_users(self.unit)  # ours begin with `follow` (ptx.cuh)
         self._pack = struct.Struct("@" + "".join(layout)).pack
         self._pointers = tuple(k for k, kind in enumerate(layout) if kind == FORMATS["ptr"])
         self._launch: Callable[..., None] | None = None
@@ -93,13 +93,13 @@ class Kernel:
             memory.recorder.hold(values)
         if (self._launch is None or _waiting) and self._waits(grid, buffer):
             return
-        if watchers or (config.watch and (config.sync or config.debug > 1)):
-            self._watched(grid, buffer)
-            return
         try:
-            self._launch(grid, self.block, buffer, self.shared, context.stream)
+            if watchers or (config.watch and (config.sync or config.debug > 1)):
+                self._watched(grid, buffer)
+            else:
+                self._launch(grid, self.block, buffer, self.shared, context.stream)
         except context.driver.Error as error:
-            raise self._fault(grid, error, watched=False) from error
+            raise self._fault(grid, error) from error
         if not self.follows and memory.recorder:
             memory.recorder.stands_apart()
 
@@ -120,7 +120,7 @@ class Kernel:
         try:
             launch(grid, self.block, buffer, self.shared, context.stream)
         except context.driver.Error as error:
-            raise self._fault(grid, error, watched=False) from error
+            raise self._fault(grid, error) from error
 
     def _load(self) -> Callable[..., None]:
         """Gets the function from its module, compiling it if need be.  Raises CompileError."""
@@ -141,25 +141,21 @@ class Kernel:
         return self._launch
 
     def _watched(self, grid: Any, buffer: bytes) -> None:
-        """Launches, waits, and names the kernel that failed, or says how long it took."""
-        driver = context.driver
-        try:
-            begin = driver.Event().record(context.stream)
-            self._launch(grid, self.block, buffer, self.shared, context.stream)  # type: ignore[misc]
-            end = driver.Event().record(context.stream)
-            if watchers:
-                watchers[-1].launched(self.entry, begin, end)
-                return
-            end.synchronize()
-        except driver.Error as error:
-            raise self._fault(grid, error, watched=True) from error
+        """Launches, waits, so that a failure is this kernel's, and says how long it took."""
+        begin = context.driver.Event().record(context.stream)
+        self._launch(grid, self.block, buffer, self.shared, context.stream)  # type: ignore[misc]
+        end = context.driver.Event().record(context.stream)
+        if watchers:
+            watchers[-1].launched(self.entry, begin, end)
+            return
+        end.synchronize()
         if config.debug > 1:
             print(f"alpha:   {self.entry} grid {'x'.join(map(str, grid))} block {self.threads} shared {self.shared}: "
                   f"{end.time_since(begin) * 1e3:.1f} us", file=sys.stderr)
 
-    def _fault(self, grid: Any, error: Exception, watched: bool) -> DeviceError:
+    def _fault(self, grid: Any, error: Exception) -> DeviceError:
         fix = "compute-sanitizer shows the line"
-        if not watched:
+        if not (watchers or config.sync or config.debug > 1):
             fix = "run again with ALPHA_SYNC=1, which tells whether it is this kernel or one before; " + fix
         return DeviceError(message("cuda", f"the kernel {self.entry} of {self.unit.source.name} failed: {error}", fix,
                                    grid=grid, block=self.block, shared=self.shared, arguments=self.args))

@@ -18,7 +18,13 @@ def library() -> ctypes.CDLL:
 
 def call(name: str, *arguments: Any) -> None:
     """Calls an entry for a recording.  Raises DeviceError where the driver refuses."""
-    check(name, getattr(library(), name)(*arguments))
+    check(name, status_of(name, *arguments))
+
+
+def status_of(name: str, *arguments: Any) -> int:
+    """Calls an entry and returns its status; integers travel as 64 bits, of which it reads what it takes."""
+    wide = [ctypes.c_uint64(a) if isinstance(a, int) else a for a in arguments]
+    return getattr(library(), name)(*wide)  # type: ignore[no-any-return]
 
 
 def check(name: str, status: int) -> None:

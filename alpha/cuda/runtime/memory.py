@@ -38,7 +38,7 @@ recorder: Any = None                                   # while the compute strea
 
 
 class Derived(dict[str, Any]):
-    """What was computed from the elements of some memory, by name, until they change; each has .ptr and .nbytes.
+    """What was computed from the elements of some memory, by name, until they change; each has .nbytes.
 
     Whatever overwrites elements clears it: `Op` for the arguments that an op mutates, and the backend's copy_into.
     """
@@ -85,7 +85,7 @@ class Array:
         return self
 
     def __repr__(self) -> str:
-        return f"<cuda Array {self.shape} {self.dtype} at {self.ptr:#x}>"
+        return f"<cuda {type(self).__name__} {self.shape} {self.dtype}>"
 
 
 class Pool:

@@ -38,6 +38,8 @@ ROOM = 3840  # bytes of the numbers that a replay begins with, of which 16 are s
 MOST = 8     # arrays that a launch copies
 ADD, SET = 0, 1  # flags of cuStreamUpdateCaptureDependencies
 KERNEL_NODE = 0  # CU_GRAPH_NODE_TYPE_KERNEL
+# CUgraphEdgeData, ports and type: blocks behind are launched when those before return, and wait for what they wrote
+PROGRAMMATIC = bytes((1, 0, 1, 0, 0, 0, 0, 0))
 _PACK = struct.Struct(f"{3 * MOST}q").pack
 _PAIRS = f"block[{24 * MOST}] copies, i32 count"
 _BEGIN = Kernel("begin.cu", "begin", f"ptr to, block[{ROOM}] numbers, {_PAIRS}", threads=ROOM // 8)
@@ -184,14 +186,13 @@ class Recorder:
         """Returns the nodes that the next launch waits for."""
         state, count = ctypes.c_int(), ctypes.c_size_t()
         nodes = ctypes.POINTER(ctypes.c_void_p)()
-        libcuda.call("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(context.stream.handle), ctypes.byref(state), None,
-                     None, ctypes.byref(nodes), ctypes.byref(count))
+        libcuda.call("cuStreamGetCaptureInfo_v2", context.stream.handle, ctypes.byref(state), None, None,
+                     ctypes.byref(nodes), ctypes.byref(count))
         return frozenset(nodes[k] for k in range(count.value))
 
     def _wait_for(self, token: Token, flags: int) -> None:
         nodes = (ctypes.c_void_p * len(token))(*token)
-        libcuda.call("cuStreamUpdateCaptureDependencies", ctypes.c_void_p(context.stream.handle), nodes,
-                     ctypes.c_size_t(len(token)), flags)
+        libcuda.call("cuStreamUpdateCaptureDependencies", context.stream.handle, nodes, len(token), flags)
 
     def refusal(self, what: str) -> AlphaError:
         """Returns the error of something that cannot be recorded."""
@@ -225,7 +226,7 @@ class Recording:
         if memory.on_exhaustion is None:
             memory.on_exhaustion = close_all
             context.at_exit.append(close_all)
-        self._stream, self._graph = context.stream.handle, ctypes.c_void_p()
+        self._stream, self._graph = ctypes.c_void_p(context.stream.handle), ctypes.c_void_p()
         recorder = self._record(function, inputs, Arena())
         if forget and (plan := self._arena.plan()):
             self.close()
@@ -264,7 +265,7 @@ class Recording:
         """For a block: work on the compute stream is recorded, and memory comes from the recording's pool."""
         pool, collects, graph = memory.pool, gc.isenabled(), ctypes.c_void_p()
         gc.disable()  # finalizers of arrays from elsewhere would record events
-        libcuda.call("cuStreamBeginCapture_v2", ctypes.c_void_p(self._stream), RELAXED)
+        libcuda.call("cuStreamBeginCapture_v2", self._stream, RELAXED)
         pool.device, memory.recorder = self._arena, recorder
         whole = False
         try:
@@ -274,12 +275,12 @@ class Recording:
             pool.device, memory.recorder = pool.main, None
             if collects:
                 gc.enable()
-            status = libcuda.library().cuStreamEndCapture(ctypes.c_void_p(self._stream), ctypes.byref(graph))
+            status = libcuda.status_of("cuStreamEndCapture", self._stream, ctypes.byref(graph))
             try:
                 if whole:
                     libcuda.check("cuStreamEndCapture", status)
                     _overlap(graph, recorder.apart)
-                    libcuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, ctypes.c_ulonglong(0))
+                    libcuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, 0)
             finally:
                 if graph:
                     libcuda.call("cuGraphDestroy", graph)
@@ -303,7 +304,7 @@ class Recording:
             random.set_state(seed, counter + self._drawn)
         _copy_all(pairs)
         backlog.run()  # what is above may wait there
-        libcuda.call("cuGraphLaunch", self._graph, ctypes.c_void_p(self._stream))
+        libcuda.check("cuGraphLaunch", libcuda.library().cuGraphLaunch(self._graph, self._stream))
         found = [empty(y.shape, y.dtype) for y in self.outputs]
         _copy_all([*zip(found, self.outputs)])
         return found
@@ -323,16 +324,6 @@ class Recording:
             self._arena.close()
 
 
-class _EdgeData(ctypes.Structure):
-    """CUgraphEdgeData."""
-
-    _fields_ = (("from_port", ctypes.c_ubyte), ("to_port", ctypes.c_ubyte), ("type", ctypes.c_ubyte),
-                ("reserved", ctypes.c_ubyte * 5))
-
-
-PROGRAMMATIC = _EdgeData(1, 0, 1)   # blocks behind are launched when those before return, and wait for what they wrote
-
-
 def _overlap(graph: ctypes.c_void_p, apart: Container[int]) -> None:
     """Has kernels that wait for one kernel alone be launched when its last block returns, before all that it wrote is
     seen by others: each waits for that by itself (`follow` in ptx.cuh).  apart: nodes of kernels that do not."""
@@ -346,15 +337,14 @@ def _overlap(graph: ctypes.c_void_p, apart: Container[int]) -> None:
     libcuda.call("cuGraphGetEdges", graph, before, behind, ctypes.byref(count))
     waits, kernels = Counter(behind), set[int]()
     for node in {*before, *behind}:
-        libcuda.call("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        libcuda.call("cuGraphNodeGetType", node, ctypes.byref(kind))
         if kind.value == KERNEL_NODE:
             kernels.add(node)
     edges = [(a, b) for a, b in zip(before, behind) if waits[b] == 1 and kernels >= {a, b} and b not in apart]
     ends = [(ctypes.c_void_p * len(edges))(*nodes) for nodes in zip(*edges)] if edges else ()
     if ends:
-        libcuda.call("cuGraphRemoveDependencies", graph, *ends, ctypes.c_size_t(len(edges)))
-        libcuda.call("cuGraphAddDependencies_v2", graph, *ends, (_EdgeData * len(edges))(*[PROGRAMMATIC] * len(edges)),
-                     ctypes.c_size_t(len(edges)))
+        libcuda.call("cuGraphRemoveDependencies", graph, *ends, len(edges))
+        libcuda.call("cuGraphAddDependencies_v2", graph, *ends, PROGRAMMATIC * len(edges), len(edges))
 
 
 def _table(pairs: Sequence[tuple[Array, Array]]) -> tuple[int, bytes, int]:

@@ -75,7 +75,7 @@ def rehearse(program: Callable[[], None], arch: str, device: Device | None = Non
     addresses = count(1 << 36, 1 << 36)  # so far from each other that no block reaches the next
     main = SimpleNamespace(allocate=lambda nbytes: next(addresses), free_held=_nothing, active_bytes=0, managed_bytes=0)
     memory.pool = memory.Pool(main, SimpleNamespace(allocate=np.empty))
-    tensor_map._encode = lambda: lambda *arguments: 0
+    tensor_map.status_of = lambda *arguments: 0
     function = SimpleNamespace(shared_size_bytes=0, set_attribute=_nothing, _launch_kernel=_nothing)
     launched: dict[Unit, Any] = {}
 
@@ -85,11 +85,6 @@ def rehearse(program: Callable[[], None], arch: str, device: Device | None = Non
     toolchain.module, toolchain.is_at_hand = module, lambda unit: True
     program()
     return list(launched)
-
-
-def here() -> Device:
-    """Returns the device of this process."""
-    return Device(context.name, context.sm_count, context.max_shared, *context.rates())
 
 
 def _nothing(*arguments: Any) -> None:

@@ -12,14 +12,12 @@ not written.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
-from typing import Any
-from weakref import WeakSet
+from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from alpha.cuda.runtime.libcuda import library
+from alpha.cuda.runtime.libcuda import status_of
 from alpha.cuda.runtime.memory import Array, upload
 from alpha.errors import AlphaError, message
 
@@ -34,8 +32,7 @@ LEAD = -0x210 % 128                                    # bytes before them: argu
 ROOM = LEAD + BY_VALUE * NBYTES
 BLOCK = f"block[{ROOM}]"                               # their type in a declaration
 MAPS = f"{BLOCK} maps, ptr more"                       # of a kernel that may get more: see ptx::maps_of
-KEPT = 256                                             # launches of a plan whose tensors come back at their addresses
-caches: WeakSet[Any] = WeakSet()                       # of these: for tests that count live bytes
+by_address = lru_cache(maxsize=256)                    # of a plan's maps: its tensors come back at their addresses
 
 
 def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Sizes], strides: Sizes, *,
@@ -68,20 +65,13 @@ def maps_argument(maps: bytes) -> tuple[bytes, Array | None]:
     return bytes(ROOM), upload(np.frombuffer(maps, np.uint8))
 
 
-def by_address(maps: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what makes a plan's maps of its tensors' addresses, which remembers the last of them."""
-    cached = lru_cache(maxsize=KEPT)(maps)
-    caches.add(cached)
-    return cached
-
-
 def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swizzle: int) -> bytes:
     rank = len(dims)
     memory = ctypes.create_string_buffer(NBYTES + ALIGNMENT)
     at = -ctypes.addressof(memory) % ALIGNMENT
-    code = _encode()(
-        ctypes.addressof(memory) + at, TYPES[dtype], rank, ptr, (ctypes.c_uint64 * rank)(*dims),
-        (ctypes.c_uint64 * max(rank - 1, 1))(*strides), (ctypes.c_uint32 * rank)(*box),
+    code = status_of(
+        "cuTensorMapEncodeTiled", ctypes.addressof(memory) + at, TYPES[dtype], rank, ptr,
+        (ctypes.c_uint64 * rank)(*dims), (ctypes.c_uint64 * max(rank - 1, 1))(*strides), (ctypes.c_uint32 * rank)(*box),
         (ctypes.c_uint32 * rank)(*[1] * rank), 0, SWIZZLES[swizzle], L2_PROMOTION, 0)
     if code:
         raise AlphaError(message("tensor_maps", f"the driver refuses it with error {code}",
@@ -89,13 +79,3 @@ def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swiz
                                  "dimension and as many bytes a row as the swizzle", address=hex(ptr), dtype=dtype,
                                  dims=dims, strides=strides, box=box, swizzle=swizzle))
     return memory.raw[at:at + NBYTES]
-
-
-@cache
-def _encode() -> ctypes._NamedFuncPointer:
-    """Returns cuTensorMapEncodeTiled of the driver that PyCUDA has loaded, which PyCUDA does not offer."""
-    function = library().cuTensorMapEncodeTiled
-    sizes, numbers, number = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint32
-    function.argtypes = (ctypes.c_void_p, number, number, ctypes.c_void_p, sizes, sizes, numbers, numbers, number,
-                         number, number, number)
-    return function

@@ -75,7 +75,7 @@ def includes() -> list[str]:
 def macros(source: Path, defines: Defines) -> list[str]:
     """Returns the flags of a unit's macros, with the arguments that its entries are declared with."""
     entries = _declared.get(Unit(source, tuple(sorted(defines.items()))), {})
-    found = {**defines, "ALPHA_DECLARED": "/".join(f"{entry}/{codes}" for entry, codes in sorted(entries.items()))}
+    found = {**defines, "ALPHA_DECLARED": len(entries), **{f"ALPHA_CODES_{e}": entries[e] for e in sorted(entries)}}
     return [f"-D{name}={value}" for name, value in found.items()]
 
 
@@ -114,31 +114,28 @@ _jobs: dict[Unit, Future[bytes]] = {}  # of modules that are not loaded yet; tho
 _lock = threading.Lock()
 
 
-def unit_of(source: str | Path, defines: Defines | None, entry: str) -> Unit:
-    """Declares and returns the unit of an entry.  source: the name of a file in some folder of alpha/cuda, or a path.
+def declare(source: str | Path, defines: Defines | None, entry: str, codes: str) -> Unit:
+    """Adds an entry to its unit, which is returned.
 
-    Entries of files that take seconds are in several units, which have the bodies of others left out (declared.cuh).
+    Entries of files that take seconds are in several units, which have the bodies of others left out (declared.cuh). So
+    has a module that is there already; and a user's source that is declared again has perhaps been edited. In both
+    cases the next launch looks at the file again.
+
+    Args:
+        source: the name of a file in some folder of alpha/cuda, or a path.
+        codes: of the arguments, as `struct` has them; b: a block of bytes.
     """
     path = SOURCES.get(str(source), Path(source))
     last = entry.rpartition("_")[2] if path.stem.partition("-")[0] in TAKE_SECONDS else ""
     part = [("ALPHA_PART", part) for part in PARTS if part in last][:1]
     unit = Unit(path, tuple(sorted([*(defines or {}).items(), *part])))
-    _declared.setdefault(unit, {})
-    return unit
-
-
-def declare(unit: Unit, entry: str, codes: str) -> None:
-    """Adds an entry to a unit.  codes: of its arguments, as `struct` has them; b: a block of bytes; v: no arguments.
-
-    A module that is there already has it left out. A user's source that is declared again has perhaps been edited. In
-    both cases the next launch looks at the file again.
-    """
     entries = _declared.setdefault(unit, {})
     if entry not in entries or is_users(unit):
         with _lock:
             _modules.pop(unit, None)
             _jobs.pop(unit, None)
     entries[entry] = codes
+    return unit
 
 
 def is_users(unit: Unit) -> bool:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.cuda.lazy.operands import SMALL, STEP, Operand
+from alpha.cuda.lazy.operands import SMALL, STEP, Operand, flag_counter
 from alpha.cuda.runtime import memory
 
 SPLITS = ("float16x2", "float16")
 LEAST = {"float16x2": -10, "float16": -14}  # exponents below which an element counts as lost
+
+
+def flagged_count() -> int:
+    """Returns how many operands of this process were flagged."""
+    return int(memory.download(flag_counter(), "int32")[0])
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

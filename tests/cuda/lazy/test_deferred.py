@@ -12,13 +12,13 @@ import alpha
 from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
 from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
-from alpha.cuda.lazy.operands import SMALL, flagged_count, operand
+from alpha.cuda.lazy.operands import SMALL, operand
 from alpha.cuda.runtime import memory, toolchain
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.activation import relu_grad
 from alpha.ops.norm import batch_norm_act, batch_norm_add_act, batch_norm_grad
 from tests.cuda.lazy.deferred_oracle import Norm, cuda, error, held, planes, wide, without_tensor_cores
-from tests.cuda.lazy.operand_oracle import normal, planes_of
+from tests.cuda.lazy.operand_oracle import flagged_count, normal, planes_of
 from tests.cuda.process import COUNTS_LIVE
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
@@ -202,7 +202,7 @@ def test_where_nothing_waits(why, monkeypatch):
     x, gamma, beta = (cuda(a) for a in (norm.x, norm.gamma, norm.beta))
     zero, one = cuda(np.zeros(8, np.float32)), cuda(np.ones(8, np.float32))
     if why == "architecture":
-        monkeypatch.setattr("alpha.cuda.lazy.operands.SPLITS_PAY", ("sm_100a",))
+        monkeypatch.setattr("alpha.cuda.lazy.deferred.SPLITS_PAY", ("sm_100a",))
     if why == "visible":
         x.__dlpack__()
     with alpha.config(tensor_cores=why != "tensor cores"):

@@ -11,7 +11,6 @@ import alpha
 from alpha import nn, ops
 from alpha.config import config
 from alpha.cuda.lazy.deferred import BOUND, Deferred
-from alpha.cuda.lazy.operands import flagged_count
 from alpha.cuda.ops.pointwise import chain
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
@@ -19,7 +18,7 @@ from alpha.ops.activation import relu_grad
 from alpha.ops.norm import batch_norm_act
 from alpha.ops.pool import max_pool2d, max_pool2d_backward
 from tests.cuda.lazy.deferred_oracle import FORMS, Norm, cuda, flag_of, held, like, plain, planes, wide
-from tests.cuda.lazy.operand_oracle import normal
+from tests.cuda.lazy.operand_oracle import flagged_count, normal
 from tests.cuda.lazy.test_deferred_training import NETWORKS
 from tests.cuda.test_training import batches, step_of
 

@@ -11,16 +11,14 @@ import pytest
 import alpha
 from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
-from alpha.cuda.lazy.bounded import MOST_OPERANDS
-from alpha.cuda.lazy.deferred import BOUND, CompanionOutput, Deferred
+from alpha.cuda.lazy.deferred import BOUND, MOST_OPERANDS, CompanionOutput, Deferred
 from alpha.cuda.lazy.forms import Packed
-from alpha.cuda.lazy.operands import flagged_count
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.norm import batch_norm_act
 from alpha.ops.pool import adaptive_max_pool2d, avg_pool2d, max_pool2d, max_pool2d_backward
 from tests.cuda.lazy.deferred_oracle import FORMS, Norm, cuda, flag_of, held, like, plain, planes, wide
-from tests.cuda.lazy.operand_oracle import normal
+from tests.cuda.lazy.operand_oracle import flagged_count, normal
 from tests.cuda.process import COUNTS_LIVE
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]

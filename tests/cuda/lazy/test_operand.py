@@ -7,7 +7,7 @@ import pytest
 
 import alpha
 from alpha.cuda.lazy import operands
-from alpha.cuda.lazy.operands import SMALL, STEP, flagged_count, operand, prepare_weights
+from alpha.cuda.lazy.operands import SMALL, STEP, operand, prepare_weights
 from alpha.cuda.ops.pointwise import convert
 from alpha.cuda.runtime import memory
 from alpha.errors import DTypeError
@@ -17,6 +17,7 @@ from tests.cuda.lazy.operand_oracle import (
     SPLITS,
     check,
     exponent,
+    flagged_count,
     item,
     normal,
     planes_of,
