@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class _Form:
 
 READS = {"float16x2": _Form("float16x2", "float16", 2, True), "float16": _Form("float16", "float16", 1, True),
          "bfloat16": _Form("bfloat16", "bfloat16", 1, False)}
-_stale: dict[str, WeakSet[Array]] = {reads: WeakSet() for reads in READS}  # see `forget`
+_stale: dict[str, WeakKeyDictionary[Array, None]] = {reads: WeakKeyDictionary() for reads in READS}  # see `forget`
 _AMAX = Kernel("planes.cu", "planes_amax", "ptr x, ptr header, i64 size, i32 chunk")
 _AMAX_ALL = Kernel("planes.cu", "planes_amax_all", TABLE)
 
@@ -138,7 +138,7 @@ def forget(arrays: Sequence[Array]) -> None:
             x.derived.settle()
         else:
             for reads in x.derived.keys() & READS:
-                _stale[reads].add(x)
+                _stale[reads][x] = None
         x.derived.clear()
 
 
