@@ -38,11 +38,11 @@ def offsets(slabs: Slabs, number, group, slab_k, w_is_column_major):
 def interpret(slabs: Slabs, read, w, out_shape, tile, w_is_column_major, split):
     """Runs a work list; asserts that every element is written once.  Offsets are those of conv_slab.cuh."""
     out, written = np.zeros(np.prod(out_shape), np.int64), np.zeros(np.prod(out_shape), np.int64)
-    read, w = read.ravel(), w.ravel()
+    read, w = read.ravel().astype(float), w.ravel().astype(float)  # whole numbers are exact, and BLAS multiplies
     counts, lengths = zip(*slabs.slabs(*tile))
     work, slots = cut(slabs.work(*tile[:2]), np.repeat(lengths, counts), split)
     partial: list = [None] * slots
-    sums: dict = {}  # of a class and a group: where each slab of them is read
+    none, sums = np.zeros((2, 0), int), {}  # of a class and a group: where each slab of them is read
     for number, row_tile, column_tile, group, slot, slice_, slices, _ in work.tolist():
         c = dict(zip(FIELDS, slabs.classes[number].tolist()))
         m = np.arange(row_tile * tile[0], min((row_tile + 1) * tile[0], c["rows"]))
@@ -54,8 +54,9 @@ def interpret(slabs: Slabs, read, w, out_shape, tile, w_is_column_major, split):
         if (number, group) not in sums:
             sums[number, group] = [*offsets(slabs, number, group, tile[2], w_is_column_major)]
         terms = sums[number, group]
-        chosen = [terms[i] for i in np.array_split(np.arange(len(terms)), slices)[slice_]] or [np.zeros((2, 0), int)]
-        of_a, of_b = np.concatenate(chosen, axis=1)
+        share, more = divmod(len(terms), slices)  # the first ones have one more
+        first = slice_ * share + min(slice_, more)
+        of_a, of_b = np.concatenate([none, *terms[first:first + share + (slice_ < more)]], axis=1)
         a, b = start[:, None] + of_a, of_column[:, None] + of_b
         assert (a >= 0).all() and (b >= 0).all()
         total = read[a] @ w[b].T
