@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of processes start in the tests: what images set that start few programs would have each compile our files.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: train test test-numpy test-kernels test-emulated memcheck lint bench wheel clean
 
