@@ -63,7 +63,7 @@ wheel: .venv/.wheel        ## a wheel in dist; ARCHES="sm_80 sm_90a" puts CUDA k
 
 .venv/.%: setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install -q --no-compile -e '.[$(EXTRAS)]'
 	touch $@
 
 .venv/.train: EXTRAS := data,plot
