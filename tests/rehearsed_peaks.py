@@ -78,6 +78,7 @@ def main() -> None:
     found: dict[str, dict[str, int]] = {}
 
     def program() -> None:
+        gc.freeze()     # what is imported is no garbage
         memory.pool = memory.Pool(CountingPool(), SimpleNamespace(allocate=np.empty))
         for case in sys.argv[2:]:
             found[case] = {setting: peak(*case.split(":"), setting, int(sys.argv[1])) for setting in SETTINGS}
