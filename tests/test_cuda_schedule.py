@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -21,13 +23,26 @@ def integers(shape, seed):
     return np.random.default_rng(seed).integers(-3, 4, shape)
 
 
+def offsets(slabs: Slabs, number, group, slab_k, w_is_column_major):
+    """Yields, slab by slab of a sum, where its terms stand in what is read and in w."""
+    segments = [dict(zip(FIELDS, row)) for row in slabs.classes[number:].tolist()]
+    for s in segments[:segments[0]["segments"]]:
+        for tap_h, tap_w, k0 in itertools.product(range(s["taps_h"]), range(s["taps_w"]),
+                                                  range(0, s["channels"], slab_k)):
+            k = np.arange(k0, min(k0 + slab_k, s["channels"]))
+            of_k = k if w_is_column_major else (group * s["channels"] + k) * slabs.w_row
+            yield (s["in_"] + tap_h * s["tap_in_h"] + tap_w * s["tap_in_w"] + group * s["channels"] + k,
+                   s["w"] + tap_h * s["tap_w_h"] + tap_w * s["tap_w_w"] + of_k)
+
+
 def interpret(slabs: Slabs, read, w, out_shape, tile, w_is_column_major, split):
     """Runs a work list; asserts that every element is written once.  Offsets are those of conv_slab.cuh."""
     out, written = np.zeros(np.prod(out_shape), np.int64), np.zeros(np.prod(out_shape), np.int64)
-    read, w = read.ravel(), w.ravel()
+    read, w = read.ravel().astype(float), w.ravel().astype(float)  # whole numbers are exact, and BLAS multiplies
     counts, lengths = zip(*slabs.slabs(*tile))
     work, slots = cut(slabs.work(*tile[:2]), np.repeat(lengths, counts), split)
     partial: list = [None] * slots
+    none, sums = np.zeros((2, 0), int), {}  # of a class and a group: where each slab of them is read
     for number, row_tile, column_tile, group, slot, slice_, slices, _ in work.tolist():
         c = dict(zip(FIELDS, slabs.classes[number].tolist()))
         m = np.arange(row_tile * tile[0], min((row_tile + 1) * tile[0], c["rows"]))
@@ -36,18 +51,15 @@ def interpret(slabs: Slabs, read, w, out_shape, tile, w_is_column_major, split):
         column = np.arange(column_tile * tile[1], min((column_tile + 1) * tile[1], c["columns"]))
         start = image * slabs.in_image + h * c["in_h"] + v * c["in_w"]
         of_column = (group * c["columns"] + column) * slabs.w_row if w_is_column_major else column
-        total = np.zeros((len(m), len(column)), np.int64)
-        segments = [dict(zip(FIELDS, row)) for row in slabs.classes[number:number + c["segments"]].tolist()]
-        terms = [(s, tap_h, tap_w, k0) for s in segments for tap_h in range(s["taps_h"])
-                 for tap_w in range(s["taps_w"]) for k0 in range(0, s["channels"], tile[2])]
-        for i in np.array_split(np.arange(len(terms)), slices)[slice_]:
-            s, tap_h, tap_w, k0 = terms[i]
-            k = np.arange(k0, min(k0 + tile[2], s["channels"]))
-            of_k = k if w_is_column_major else (group * s["channels"] + k) * slabs.w_row
-            a = start + s["in_"] + tap_h * s["tap_in_h"] + tap_w * s["tap_in_w"] + group * s["channels"]
-            b = s["w"] + tap_h * s["tap_w_h"] + tap_w * s["tap_w_w"] + of_column
-            assert a.min() >= 0 and b.min() >= 0
-            total += read[a[:, None] + k] @ w[b[:, None] + of_k].T
+        if (number, group) not in sums:
+            sums[number, group] = [*offsets(slabs, number, group, tile[2], w_is_column_major)]
+        terms = sums[number, group]
+        share, more = divmod(len(terms), slices)  # the first ones have one more
+        first = slice_ * share + min(slice_, more)
+        of_a, of_b = np.concatenate([none, *terms[first:first + share + (slice_ < more)]], axis=1)
+        a, b = start[:, None] + of_a, of_column[:, None] + of_b
+        assert (a >= 0).all() and (b >= 0).all()
+        total = read[a] @ w[b].T
         if slices > 1:
             assert partial[slot + slice_] is None, "a slot is written twice"
             partial[slot + slice_] = total

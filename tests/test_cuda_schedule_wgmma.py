@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -61,52 +60,74 @@ def entries(work):
             yield dict(zip(ITEM, entry))
 
 
+SUM = ("block", "blocks", "whole", "heads", "lead", "length", "run", "runs_h", "runs_w", "pair", "tap_h", "tap_h_step",
+       "tap_w", "tap_w_step")  # of an entry: what its sum is made of, wherever its outputs are
+
+
+def terms(entry, second, pixels, row_channels):
+    """Yields, block by block, what is read for every output of an entry: (th, column, tap, k, fh, fw) of each value.
+
+    second: of a pair's second output, whose first tap meets the second pixel.
+    """
+    c = dict(zip(SUM, entry))
+    for b in range(c["block"], c["block"] + c["blocks"]):
+        chunk, at = divmod(b, c["runs_h"] * c["runs_w"])
+        th, column = divmod(at, c["runs_w"])
+        tw = column - second
+        if not 0 <= tw < c["runs_w"] - (c["pair"] > 0):
+            continue
+        first = chunk * CHUNK - c["lead"]
+        k = np.arange(max(first, 0), min(first + CHUNK, c["length"]))
+        head, number_of_block = min(k) - first >= STEP, b - c["block"]
+        assert head == (number_of_block < c["heads"])
+        assert (len(k) > CHUNK - STEP and not head) == (0 <= number_of_block - c["heads"] < c["whole"])
+        tap, k = np.divmod(k, pixels.channels)
+        assert tap[-1] < c["run"]
+        fh, fw = (c["tap_" + a] + t * c[f"tap_{a}_step"] for a, t in (("h", th), ("w", tw + tap)))
+        assert (np.diff(tap * row_channels + k) == 1).all(), "not side by side"
+        units = [set(tap[u:u + pixels.unit]) for u in range(0, len(k), pixels.unit)]
+        assert (np.diff(fw * pixels.channels + k) == 1).all() or max(map(len, units)) == 1, "not a box of filters"
+        yield np.broadcast_arrays(th, column, tap, k, fh, fw)
+
+
 def interpret(work, pixels, images, columns, read, w, out_shape, tile_rows=ROWS):
     """Runs a work list in coordinates, as the kernel does; asserts that every element is written once.
 
     `w` is (column of all groups, FH, FW, channel).
     """
     out, written = np.zeros(out_shape, np.int64), np.zeros(out_shape, np.int64)
-    slots, channels = {}, pixels.channels
+    read, w = read.astype(float), w.astype(float)  # whole numbers are exact, and BLAS multiplies
+    slots, channels, none = {}, pixels.channels, np.zeros((6, 0), int)
+
+    @cache
+    def terms_of(*entry):
+        return np.concatenate([none, *terms(*entry, pixels, read.shape[3])], axis=1)
+
     for c in entries(work):
         number, count = divmod(c["slice"], 65536)
         first, last = c["group"] * pixels.columns + c["column"], (c["group"] + 1) * pixels.columns
         rows, columns_of = slice(c["image"], c["image"] + images), slice(first, min(first + columns, last))
         places = range(c["pixel"], min(c["pixel"] + tile_rows // images, c["pixels"]))
-        for p, second in itertools.product(places, range(1 + (c["pair"] > 0))):
-            ph, pw = divmod(p, c["width"])
-            total = np.zeros(out[rows, 0, 0, columns_of].shape, np.int64)
-            for b in range(c["block"], c["block"] + c["blocks"]):
-                chunk, at = divmod(b, c["runs_h"] * c["runs_w"])
-                th, column = divmod(at, c["runs_w"])
-                tw = column - second  # of a pair the second output's first tap meets the second pixel
-                if not 0 <= tw < c["runs_w"] - (c["pair"] > 0):
-                    continue
-                first = chunk * CHUNK - c["lead"]
-                k = np.arange(max(first, 0), min(first + CHUNK, c["length"]))
-                head, number_of_block = min(k) - first >= STEP, b - c["block"]
-                assert head == (number_of_block < c["heads"])
-                assert (len(k) > CHUNK - STEP and not head) == (0 <= number_of_block - c["heads"] < c["whole"])
-                tap, k = np.divmod(k, channels)
+        for second in range(1 + (c["pair"] > 0)):
+            th, column, tap, k, fh, fw = terms_of(tuple(c[name] for name in SUM), second)
+            filters = w[columns_of, fh, fw, k].T
+            for p in places:
+                ph, pw = divmod(p, c["width"])
                 h, v = (c["in_" + a] + q * c[f"in_{a}_step"] + t * c["tap_in_" + a]
                         for a, q, t in (("h", ph, th), ("w", pw, column)))
-                assert h >= 0 and v >= 0 and tap[-1] < c["run"]
-                fh, fw = (c["tap_" + a] + t * c[f"tap_{a}_step"] for a, t in (("h", th), ("w", tw + tap)))
-                assert (np.diff((v + tap) * read.shape[3] + c["group"] * channels + k) == 1).all(), "not side by side"
-                units = [set(tap[u:u + pixels.unit]) for u in range(0, len(k), pixels.unit)]
-                assert (np.diff(fw * channels + k) == 1).all() or max(map(len, units)) == 1, "not a box of filters"
-                total += read[rows, h, v + tap, c["group"] * channels + k] @ w[columns_of, fh, fw, k].T
-            to = (rows, c["out_h"] + ph * c["out_h_step"], c["out_w"] + pw * c["out_w_step"] + second * c["pair"],
-                  columns_of)
-            if count > 1:
-                done = slots.setdefault((c["slot"], p), {})
-                assert number not in done
-                done[number] = total
-                if len(done) < count:
-                    continue
-                total = sum(done.values())
-            out[to] = total
-            written[to] += 1
+                assert (h >= 0).all() and (v >= 0).all()
+                total = read[rows, h, v + tap, c["group"] * channels + k] @ filters
+                to = (rows, c["out_h"] + ph * c["out_h_step"], c["out_w"] + pw * c["out_w_step"] + second * c["pair"],
+                      columns_of)
+                if count > 1:
+                    done = slots.setdefault((c["slot"], p), {})
+                    assert number not in done
+                    done[number] = total
+                    if len(done) < count:
+                        continue
+                    total = sum(done.values())
+                out[to] = total
+                written[to] += 1
     assert_equal_at(written, np.ones_like(written), name="times an element is written")
     return out
 

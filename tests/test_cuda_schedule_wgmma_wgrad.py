@@ -137,7 +137,9 @@ def _boxes_of_positions(desc, box, group, h, w, x, g, tap):
 
 def _window(lines, first, count):
     part = lines[:, first:first + count]
-    return np.pad(part, ((0, 0), (0, count - part.shape[1])))
+    if part.shape[1] == count:
+        return part
+    return np.hstack([part, np.zeros((len(part), count - part.shape[1]))])
 
 
 def _put(desc, dw, outs, rows_left, cols_left, tap_columns, sums):

@@ -37,7 +37,7 @@ def run(*flags: str, path: str = "") -> subprocess.CompletedProcess[str]:
 def test_a_short_run_finds_nothing(name):
     if name in ("graph", "networks"):   # they compare with PyTorch
         pytest.importorskip("torch")
-    done = run("--only", name, "--attempts", str(ATTEMPTS))
+    done = run("--only", name, "--attempts", str(ATTEMPTS), "--workers", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{name}: {ATTEMPTS} attempts, 0 findings" in done.stdout
 
@@ -49,19 +49,20 @@ def planted(tmp_path_factory):
     folder.mkdir()
     (folder / "__init__.py").touch()
     for name, body in PLANTED.items():
-        (folder / f"{name}.py").write_text(f"SECONDS, MIB = 2, 512\ndef attempt(rng, folder):\n    {body}\n")
+        seconds = 0.5 if name in ("hang", "asleep") else 20
+        (folder / f"{name}.py").write_text(f"SECONDS, MIB = {seconds}, 512\ndef attempt(rng, folder):\n    {body}\n")
     return str(folder.parent)
 
 
 REPORTED = [
-    ("hang", "no answer in 2 s"), ("asleep", "no answer in 2 s"), ("crash", "killed by SIGSEGV"),
+    ("hang", "no answer in 0.5 s"), ("asleep", "no answer in 0.5 s"), ("crash", "killed by SIGSEGV"),
     ("leaves", "ended with status 3"), ("raw", "KeyError at raw.py:3 in attempt"),
     ("explosion", "MemoryError at explosion.py:3"), ("wrong", "one and one")]
 
 
 def test_what_is_planted_is_reported(planted):
     done = run("--package", "planted", "--only", *(name for name, _ in REPORTED), "--attempts", "1", "--seed", "7",
-               path=planted)
+               "--workers", "1", path=planted)
     assert done.returncode == 1, done.stdout + done.stderr
     for name, shown in REPORTED:
         assert shown in done.stdout and (f"{name}.py" in done.stdout or name == "leaves"), name

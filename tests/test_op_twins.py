@@ -81,7 +81,7 @@ def test_values_and_gradients_of_both_orders(name: str, data: Any) -> None:
 
 @pytest.mark.torch    # some twins are drawn for what PyTorch has
 @settings(max_examples=4)
-@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("kernels", [True, False], ids=["compiled", "numpy"])
 @pytest.mark.parametrize("name", TWINS)
 @given(data=st.data())
 def test_nothing_warns_of_what_is_not_finite(name: str, kernels: bool, data: Any) -> None:

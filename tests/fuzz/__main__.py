@@ -1,7 +1,7 @@
-"""The driver: python -m tests.fuzz --minutes 10 [--only NAME ...] [--seed N] [--attempts N].
+"""The driver: python -m tests.fuzz --minutes 10 [--only NAME ...] [--seed N] [--attempts N] [--workers N].
 
-Case k of a run has the seed --seed + k. Two processes take turns at the targets; one that dies or hangs is a finding
-and is replaced. Exit status: 0 nothing found, 1 findings, 2 bad flags.
+Case k of a run has the seed --seed + k. Processes take turns at a target; one that dies or hangs is a finding and is
+replaced. Exit status: 0 nothing found, 1 findings, 2 bad flags.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-WORKERS = 2
 START_SECONDS = 300  # imports, and compiling kernels that are not in the cache
 MAX_KINDS = 20  # of findings; then a target is left
 
@@ -101,8 +100,7 @@ class Target:
     def run(self) -> int:
         """Returns how many cases were findings."""
         self.end = time.monotonic() + self.seconds
-        count = 1 if self.args.attempts == 1 else WORKERS
-        threads = [threading.Thread(target=self._work) for _ in range(count)]
+        threads = [threading.Thread(target=self._work) for _ in range(self.args.workers)]
         for thread in threads:
             thread.start()
         try:
@@ -170,6 +168,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--attempts", type=int, default=0, help="cases of each target at most")
     parser.add_argument("--only", nargs="+", action="extend", metavar="NAME", help="targets to run; default: all")
     parser.add_argument("--seed", type=int, default=0, help="of the first case; case k has this seed + k")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--package", default="tests.fuzz", help=argparse.SUPPRESS)  # where a test plants targets
     parser.add_argument("-v", "--verbose", action="store_true", help="print the line of every case")
     args = parser.parse_args(argv)
