@@ -51,13 +51,13 @@ static void start_block(Block& b) {
   b.away.resize(engine.static_bytes);
   poison(b.away.data(), engine.static_bytes);
   b.live = engine.threads;
-  b.epoch++;
+  b.met = tick();
   for (Barrier& x : b.barrier) {
     x.count = 0;
     x.waiting.clear();
   }
   for (Warp& w : b.warp) {
-    w.alive = w.open = w.wgmmas = w.registers = 0;
+    w.alive = w.open = w.met = w.wgmmas = w.registers = 0;
     for (Meeting& m : w.meeting) m.arrived = 0;
   }
   for (int i = 0; i < engine.threads; i++) {
