@@ -267,6 +267,7 @@ void check_async_read(const void* p, size_t n) {
   access((const char*)p, n, ASYNC_READ);
 }
 static inline void hook(void* p, size_t n, bool write, void* pc) {
+  if (!engine.checked) return;
   const bool on_stack = (size_t)((char*)p - stacks) < stack_bytes;
   if (on_stack && !self->pending) return;  // most accesses
   if (!self) return;                       // constructors of the module

@@ -89,7 +89,7 @@ struct Engine {
   dim3 block_dim, grid_dim, cluster_dim;
   void* main_sp;
   int threads, blocks, live;  // threads of a block; blocks of a cluster, and its threads that have not returned
-  bool checked;               // built with the hooks of check.cpp
+  bool hooked, checked;       // built with the hooks of check.cpp; and are they to check?
   bool fenced, in_atomic;
   unsigned random, spins;                     // spins: how often threads yielded since one did anything else
   unsigned clock, cluster_met;                // meetings of any kind so far, and fences; when blocks met last
@@ -198,7 +198,7 @@ struct Register {
     emu_kernels = &kernel;
     cluster_of_next = {};
 #ifdef __SANITIZE_THREAD__
-    engine.checked = true;
+    engine.hooked = true;
 #endif
   }
 };

@@ -121,6 +121,7 @@ int launch(EmuLaunch* l, const char* name, void (*call)(void**)) {
   engine.grid_dim = dim3{l->grid[0], l->grid[1], l->grid[2]};
   engine.cluster_dim = dim3{l->cluster[0], l->cluster[1], l->cluster[2]};
   engine.random = l->seed;
+  engine.checked = engine.hooked && !l->unchecked;
   locate_static_shared();
   static std::unique_ptr<Block> blocks[EMU_CLUSTER];
   for (int r = 0; r < engine.blocks; r++) {
