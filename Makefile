@@ -32,8 +32,9 @@ test-numpy: .venv/.test    ## the CPU suite where there are no compiled kernels:
 test-kernels: .venv/.test  ## every CUDA kernel compiles for every architecture, without a warning or a spill; needs nvcc
 	$(BIN)/python -m pytest -q -n auto -m kernels tests/test_cuda_build.py $(ARGS)
 
-# The checked run sees all that the plain one does, but takes longer. The plain one has what is left out there: programs,
-# whole training steps, repetitions, the largest convolutions; and the emulator's own tests, which check by themselves.
+# The checked run sees all that the other one does, but takes longer. The other one has what is left out there: programs,
+# whole training steps, repetitions, the largest convolutions; most of its modules are compiled by then. The emulator's
+# own tests check by themselves.
 LONG := context or interop or training or (capture and not coconv) or benchmarks or docs or tuning or two_runs \
 	or repetitions or adjoint or aligned or many_ or losses_are or fprop-long or dgrad-long or every_mode_is or 1032 \
 	or are_not_rounded or (test_conv_wgrad and tiles) or are_counted or counts_what or special_values_pass \
@@ -44,8 +45,9 @@ LONG := context or interop or training or (capture and not coconv) or benchmarks
 EMULATED := $(BIN)/python -m pytest -q -n 2 --dist worksteal -p tests.emulator.plugin --ignore-glob='tests/test_*.py'
 test-emulated: .venv/.test ## without a GPU: the emulated driver, and the CUDA suite on it with every access checked
 	$(BIN)/python -m tests.emulator.install_pycuda
-	$(EMULATED) -m "cuda or emulator" -k "emulator or $(LONG)" $(ARGS)
+	$(EMULATED) -m emulator $(ARGS)
 	ALPHA_EMULATED_CHECKED=1 ALPHA_EMULATED_SEED=1 $(EMULATED) -m cuda -k "not ($(LONG))" $(ARGS)
+	ALPHA_EMULATED_CHECKED=off $(EMULATED) -m cuda -k "$(LONG)" $(ARGS)
 
 memcheck: .venv/.test      ## on a GPU, in ten minutes: every access of the CUDA suite's kernels, by compute-sanitizer
 	$(BIN)/python -m pip install -q -e '.[cuda]'

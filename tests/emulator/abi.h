@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define EMU_ABI 2
+#define EMU_ABI 3
 #define EMU_GRANULE 16    /* the driver keeps one byte per 16 bytes of device memory: how many of them may be touched */
 #define EMU_ARGUMENTS 4096 /* bytes of arguments that a kernel may have */
 #define EMU_CLUSTER 8      /* blocks of a cluster, at most */
@@ -21,6 +21,7 @@ struct EmuLaunch {
   size_t arena_bytes; /* device memory, and what of it is allocated (see EMU_GRANULE) */
   const uint8_t* granules;
   struct EmuFiberStacks stacks;
+  int unchecked;                /* hooks at loads and stores return at once */
   unsigned seed;                /* 0: threads run in order; else in a random order from this seed */
   uint64_t switches, mma_flops; /* out: work done */
   const void* where;            /* out: the instruction at fault, or null */

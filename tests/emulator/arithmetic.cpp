@@ -2,7 +2,6 @@
 // EXTRA bits below the last place of fp32, the sum is exact, and the result is cut off to fp32. Widths and extra bits of
 // H100 as in arXiv 2512.07004 (A100: half the widths, one bit); test_device.py holds them to an H100, bit by bit.
 #include "arithmetic.hpp"
-#include <math.h>
 
 namespace emu {
 static const int EXTRA = 2;
@@ -61,24 +60,24 @@ void decode_b(Operand& o, Format f, int columns) {
     if (any_of(&o.magnitude[at], 8)) o.empty[at % columns / 8] = 0;
 }
 
-static float cut(double v) {  // to fp32, towards zero
-  uint64_t u;
-  memcpy(&u, &v, 8);
-  u &= ~0x1FFFFFFFull;
-  memcpy(&v, &u, 8);
-  return (float)v;
-}
-static double power(int e) {
-  uint64_t u = (uint64_t)(e + 1023) << 52;
-  double r;
-  memcpy(&r, &u, 8);
-  return r;
-}
 typedef int Ints __attribute__((vector_size(32)));  // of eight columns side by side
 static Ints load(const int* p) {
   Ints v;
   memcpy(&v, p, sizeof v);
   return v;
+}
+typedef int Ints4 __attribute__((vector_size(16)));  // and of four
+typedef float Floats4 __attribute__((vector_size(16)));
+typedef double Doubles4 __attribute__((vector_size(32)));
+typedef int64_t Longs4 __attribute__((vector_size(32)));
+static Ints4 four(const Ints& v, int from) {
+  Ints4 r;
+  memcpy(&r, (const int*)&v + from, sizeof r);
+  return r;
+}
+static Doubles4 power(Ints4 e) { return (Doubles4)((__builtin_convertvector(e, Longs4) + 1023) << 52); }
+static Floats4 cut(Doubles4 v) {  // to fp32, towards zero
+  return __builtin_convertvector((Doubles4)((Longs4)v & ~0x1FFFFFFFll), Floats4);
 }
 static Ints larger(Ints a, Ints b) { return a > b ? a : b; }
 static Ints shifted(Ints v, Ints down) { return v >> (down > 31 ? 31 : down); }  // v >= 0
@@ -105,9 +104,12 @@ static void step(const Operand& a, int at_a, const Operand& b, int at_b, int col
     half[i % 2] += (product ^ sign) - sign;  // 16 products and c might not fit into 32 bits
     negative &= sign;
   }
-  for (int j = 0; j < 8; j++) {
-    const double sum = (double)half[0][j] + half[1][j];
-    c[j] = cut((negative[j] ? -fabs(sum) : sum) * power(top[j] - 23 - EXTRA));
+  for (int j = 0; j < 8; j += 4) {
+    const Doubles4 sum = __builtin_convertvector(four(half[0], j), Doubles4) +
+                         __builtin_convertvector(four(half[1], j), Doubles4);
+    const Longs4 minus = __builtin_convertvector(four(negative, j), Longs4) << 63;
+    const Floats4 result = cut((Doubles4)((Longs4)sum | minus) * power(four(top, j) - 23 - EXTRA));
+    memcpy(c + j, &result, sizeof result);
   }
 }
 void multiply_add(Format f, const Operand& a, int row, const Operand& b, int column, int columns, int k, float* c) {

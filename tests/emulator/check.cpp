@@ -7,29 +7,30 @@
 
 namespace emu {
 // ---- shared memory: one cell per 4 bytes, with the last write and the last reads since the block began ------------
+// When: the engine's clock counts meetings, of warps, blocks and clusters; what came before the last one is in order.
 struct Access {
-  unsigned epoch, warp_epoch, cluster_epoch;
-  short thread;       // 1024 x rank + one of the threads of that block, -1: none yet
-  uint8_t bytes;      // of the four
-  bool lanes : 1, warps : 1;  // several lanes of that warp, several warps
+  unsigned time;
+  short thread;                                // 1024 x rank + one of the threads of that block, -1: none yet
+  uint8_t bytes : 4, lanes : 1, warps : 1;     // which of the four; by several lanes of that warp, by several warps
 };
-struct Cell {
+struct Cell {  // one that was written before its cluster began is as good as new
   Access write, read;
-  unsigned proxy_clock;  // after how many fences of the asynchronous proxy an ordinary write came; 0: TMA wrote it
-  unsigned cluster;      // whose shared memory this is about, by number; a cell of an earlier one is as good as new
-  uint8_t written, in_flight;
+  unsigned proxy_time;  // when an ordinary write came, for fences of the asynchronous proxy; 0: TMA wrote it
+  uint8_t written : 4, in_flight : 4;
 };
 struct Shadow {
   const char* name;
   char* base;  // home, see engine.hpp
   size_t bytes;
+  unsigned rank;
   std::vector<Cell> cells;
   std::vector<uint64_t> quiet;  // of each cell: whose reads, and until when, tell nothing new; see is_quiet
 };
 static Shadow shadow[EMU_CLUSTER][2];  // [rank][static, dynamic]
-static unsigned clusters;              // that have begun
+static unsigned cluster_began;
 
-static void reset(Shadow& s, const char* name, char* base, size_t n) {
+static void reset(Shadow& s, unsigned rank, const char* name, char* base, size_t n) {
+  s.rank = rank;
   s.name = name;
   s.base = base;
   s.bytes = n;
@@ -38,35 +39,41 @@ static void reset(Shadow& s, const char* name, char* base, size_t n) {
   s.quiet.resize(s.cells.size());
 }
 static Cell& cell(Shadow& s, size_t i) {
-  const Access none{0, 0, 0, -1, 0, false, false};
   Cell& c = s.cells[i];
-  if (c.cluster != clusters) c = {none, none, 0, clusters, 0, 0};
+  if (c.write.time < cluster_began) {
+    const Access none{cluster_began, -1, 0, false, false};
+    c = {none, none, 0, 0, 0};
+  }
   return c;
 }
 static Shadow* shadow_of(const char* home) {
   const int own = self->block->rank;
-  for (int i = 0; i < engine.blocks; i++)  // its own block first
-    for (Shadow& s : shadow[own + i < engine.blocks ? own + i : own + i - engine.blocks])
-      if ((size_t)(home - s.base) < s.bytes) return &s;
+  for (int i = 0; i < engine.blocks; i++) {  // its own block first
+    Shadow* s = shadow[own + i < engine.blocks ? own + i : own + i - engine.blocks];
+    for (int k : {1, 0})
+      if ((size_t)(home - s[k].base) < s[k].bytes) return &s[k];
+  }
   return nullptr;
 }
 static Thread& thread_of(const Access& a) { return engine.block[a.thread / 1024]->thread[a.thread % 1024]; }
 struct Now {  // who accesses, and when
-  unsigned epoch, warp_epoch, cluster_epoch;
+  unsigned time, warp_met, block_met;
   short thread;
 };
 static Now now() {
   const Block& b = *self->block;
-  return {b.epoch, self->warp->epoch, engine.cluster_epoch, (short)(b.rank * 1024 + self->id)};
+  return {engine.clock, self->warp->met, b.met, (short)(b.rank * 1024 + self->id)};
 }
+static bool same_block(const Access& a, const Now& by) { return a.thread >> 10 == by.thread >> 10; }  // none: of none
+static bool same_warp(const Access& a, const Now& by) { return a.thread >> 5 == by.thread >> 5; }
 // A block-wide barrier orders two accesses, within a warp any full-warp operation does, and between blocks a meeting of
 // their cluster.
 static bool unordered(const Access& a, uint8_t bytes, const Now& by) {
   if (!(a.bytes & bytes) || a.thread < 0) return false;
-  if (a.thread >> 10 != by.thread >> 10) return a.cluster_epoch == by.cluster_epoch;
-  if (a.epoch != by.epoch) return false;
-  if (a.warps || a.thread >> 5 != by.thread >> 5) return true;
-  return a.warp_epoch == by.warp_epoch && (a.lanes || a.thread != by.thread);
+  if (!same_block(a, by)) return a.time >= engine.cluster_met;
+  if (a.time < by.block_met) return false;
+  if (a.warps || !same_warp(a, by)) return true;
+  return a.time >= by.warp_met && (a.lanes || a.thread != by.thread);
 }
 [[noreturn]] static void race(const Shadow& s, size_t at, const char* now, const char* before, const Access& a) {
   const uint3 t = thread_of(a).tid;
@@ -76,51 +83,47 @@ static bool unordered(const Access& a, uint8_t bytes, const Now& by) {
        t.z, other, a.lanes || a.warps ? " and others" : "", before);
 }
 static void record(Access& a, uint8_t bytes, const Now& by) {
-  const bool same_block = a.thread >> 10 == by.thread >> 10;  // no thread yet: of no block
-  if (same_block && a.epoch == by.epoch && a.cluster_epoch == by.cluster_epoch && !(bytes & ~a.bytes) &&
-      (a.warps || (a.warp_epoch == by.warp_epoch && a.thread >> 5 == by.thread >> 5 &&
-                   (a.lanes || a.thread == by.thread))))
+  const bool since = same_block(a, by) && a.time >= by.block_met;
+  if (since && a.time >= engine.cluster_met && !(bytes & ~a.bytes) &&
+      (a.warps || (same_warp(a, by) && a.time >= by.warp_met && (a.lanes || a.thread == by.thread))))
     return;  // it would say nothing new
   bool lanes = false, warps = false;
-  if (same_block && a.epoch == by.epoch &&
-      (a.thread == by.thread || (a.bytes & bytes))) {  // disjoint bytes of another thread: keep the newer only
+  if (since && (a.thread == by.thread || (a.bytes & bytes))) {  // disjoint bytes of another thread: keep the newer only
     lanes = a.lanes;
     warps = a.warps;
-    if (a.thread >> 5 != by.thread >> 5) warps = true;
-    else if (a.warp_epoch != by.warp_epoch) lanes = false;
+    if (!same_warp(a, by)) warps = true;
+    else if (a.time < by.warp_met) lanes = false;
     else if (a.thread != by.thread) lanes = true;
     bytes |= a.bytes;
   }
-  a = {by.epoch, by.warp_epoch, by.cluster_epoch, by.thread, bytes, lanes, warps};
+  a = {by.time, by.thread, bytes, lanes, warps};
 }
 // Ordinary writes reach TMA and wgmma by a fence of the writer, or of the reader after they met.
 static bool fenced_for_async(const Cell& c) {
-  return !c.proxy_clock || thread_of(c.write).proxy_fence > c.proxy_clock || self->proxy_fence > c.proxy_clock;
+  return !c.proxy_time || thread_of(c.write).proxy_fence > c.proxy_time || self->proxy_fence > c.proxy_time;
 }
 enum Kind { READ, WRITE, ASYNC_READ };
 // Most reads find what others read before: bytes that a barrier has ordered since they were written. Once several lanes
 // of a warp have read a word, another lane's read says nothing new until the warp meets; once several warps have, no
-// thread's does until the block meets. `quiet` keeps that beside the cells, an eighth of their size: the block's epoch,
-// and below it the warp and its epoch, or one of these two.
+// thread's does until the block meets. `quiet` keeps that beside the cells, a third of their size: when it was noted,
+// and below it the warp, or one of these two.
 static const uint32_t ANY = ~0u, ANY_ASYNC = ~1u;  // any thread of the block; also TMA and wgmma
-static uint32_t tag_of(const Warp& w) { return (uint32_t)(&w - self->block->warp) << 24 | (w.epoch & 0xFFFFFF); }
 static bool is_quiet(const Shadow& s, size_t i, Kind kind) {
-  const uint64_t q = s.quiet[i];
-  if (q >> 32 != self->block->epoch) return false;
-  const uint32_t whose = (uint32_t)q;
-  return whose == ANY_ASYNC || (kind == READ && (whose == ANY || whose == tag_of(*self->warp)));
+  const unsigned noted = s.quiet[i] >> 32, whose = (uint32_t)s.quiet[i];
+  if (noted < self->block->met) return false;
+  return whose == ANY_ASYNC ||
+         (kind == READ && (whose == ANY || (whose == (unsigned)self->id / 32 && noted >= self->warp->met)));
 }
 static void note_read(Shadow& s, size_t i, const Cell& c, const Now& by) {
   const Access &r = c.read, &w = c.write;
-  const bool ordered = w.thread < 0 || (w.thread >> 10 == by.thread >> 10 ? w.epoch != by.epoch
-                                                                       : w.cluster_epoch != by.cluster_epoch);
-  const bool all = c.written == 15 && !c.in_flight && r.bytes == 15 && r.thread >> 10 == by.thread >> 10;
+  const bool ordered = w.thread < 0 || w.time < (same_block(w, by) ? by.block_met : engine.cluster_met);
+  const bool all = c.written == 15 && !c.in_flight && r.bytes == 15 && same_block(r, by);
   if (!all || !ordered || !(r.warps || r.lanes)) return;
-  const uint32_t whose = !r.warps ? tag_of(*self->warp) : c.proxy_clock ? ANY : ANY_ASYNC;
-  s.quiet[i] = (uint64_t)by.epoch << 32 | whose;
+  const uint32_t whose = !r.warps ? self->id / 32 : c.proxy_time ? ANY : ANY_ASYNC;
+  s.quiet[i] = (uint64_t)by.time << 32 | whose;
 }
 static void shared_access(Shadow& s, size_t at, size_t n, Kind kind) {
-  const bool write = kind == WRITE, own = (&s - shadow[0]) / 2 == (long)self->block->rank;
+  const bool write = kind == WRITE, own = s.rank == self->block->rank;
   if (own && !write && !engine.in_atomic) {
     size_t i = at / 4;
     while (i <= (at + n - 1) / 4 && is_quiet(s, i, kind)) i++;
@@ -139,7 +142,7 @@ static void shared_access(Shadow& s, size_t at, size_t n, Kind kind) {
       fail("%s, byte %zu, was written without fence_proxy_async before TMA or wgmma read it", s.name, i * 4 + low);
     if (write) {
       c.written |= bytes;
-      c.proxy_clock = engine.proxy_clock;
+      c.proxy_time = by.time;
       s.quiet[i] = 0;
     }
     if (engine.in_atomic) continue;  // atomics do not race with each other; a race with a plain access goes unseen
@@ -170,8 +173,8 @@ void mark_landed(const void* p, size_t n) {
   each_cell(p, n, [&](Cell& c) {
     c.in_flight = 0;
     c.written = 15;
-    c.write = {by.epoch, by.warp_epoch, by.cluster_epoch, by.thread, 15, false, false};
-    c.proxy_clock = 0;
+    c.write = {by.time, by.thread, 15, false, false};
+    c.proxy_time = 0;
   });
 }
 
@@ -210,18 +213,22 @@ void check_launch_start() {
     serial++;
   }  // serials start again
   engine.fenced = engine.in_atomic = false;
+  if (engine.clock >> 31) {  // times start again
+    for (auto& of_block : shadow)
+      for (Shadow& s : of_block) s.cells.clear(), s.quiet.clear();
+    engine.clock = engine.cluster_met = 0;
+  }
 }
 void check_cluster_start() {
   if (!engine.checked) return;
-  engine.proxy_clock = 1;
-  clusters++;
+  cluster_began = tick();
   for (int r = 0; r < engine.blocks; r++) {
     Block& b = *engine.block[r];
     const unsigned number = (b.idx.z * engine.grid_dim.y + b.idx.y) * engine.grid_dim.x + b.idx.x;
     b.writer = (serial & 255) << 24 | ((number + 1) & 0xFFFFFF);
     char* base = engine.blocks == 1 ? engine.static_shared : b.away.data();
-    reset(shadow[r][0], "static shared memory", base, engine.static_bytes);
-    reset(shadow[r][1], "dynamic shared memory", b.dynamic_shared, engine.launch->dynamic_shared);
+    reset(shadow[r][0], r, "static shared memory", base, engine.static_bytes);
+    reset(shadow[r][1], r, "dynamic shared memory", b.dynamic_shared, engine.launch->dynamic_shared);
   }
 }
 
@@ -238,11 +245,9 @@ static void access(const char* p, size_t n, Kind kind) {
   const bool write = kind == WRITE;
   size_t at = p - engine.launch->arena;
   if (at < engine.launch->arena_bytes) return global_access(p, at, n, write);
-  if ((size_t)(p - stacks) < stack_bytes) return stack_access(p, write);
   const char* q = engine.blocks == 1 ? p : home(p);
   if (Shadow* s = shadow_of(q)) {
-    const unsigned rank = (unsigned)((s - shadow[0]) / 2);
-    if (rank != self->block->rank) require_remote(rank, write ? "a store" : "a load");
+    if (s->rank != self->block->rank) require_remote(s->rank, write ? "a store" : "a load");
     if (q + n > s->base + s->bytes)
       fail("out-of-bounds %s of %zu bytes at the end of %s", write ? "write" : "read", n, s->name);
     return shared_access(*s, q - s->base, n, kind);
@@ -262,9 +267,12 @@ void check_async_read(const void* p, size_t n) {
   access((const char*)p, n, ASYNC_READ);
 }
 static inline void hook(void* p, size_t n, bool write, void* pc) {
-  if ((size_t)((char*)p - stacks) < stack_bytes && !self->pending) return;  // most accesses
-  if (!self) return;          // constructors of the module
-  engine.launch->where = pc;  // becomes file and line if the access fails
+  if (!engine.checked) return;
+  const bool on_stack = (size_t)((char*)p - stacks) < stack_bytes;
+  if (on_stack && !self->pending) return;  // most accesses
+  if (!self) return;                       // constructors of the module
+  engine.launch->where = pc;               // becomes file and line if the access fails
+  if (on_stack) return stack_access((char*)p, write);
   access((char*)p, n, write ? WRITE : READ);
 }
 #define HOOK(name, n, write) \

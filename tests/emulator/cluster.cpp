@@ -41,10 +41,10 @@ static void complete_if_all_arrived() {
   if (!engine.live || engine.cluster_arrivals < (unsigned)engine.live) return;
   engine.cluster_phase++;
   engine.cluster_arrivals = 0;
-  engine.cluster_epoch++;
+  engine.cluster_met = tick();
   for (int r = 0; r < engine.blocks; r++) {
     Block& b = *engine.block[r];
-    b.epoch++;
+    b.met = engine.cluster_met;
     for (int i = 0; i < engine.threads; i++)
       if (b.thread[i].wait_on == &engine.cluster_phase) {
         b.thread[i].wait_on = nullptr;

@@ -64,8 +64,7 @@ static void complete_if_done(const char* home, Mbarrier& b, Block& block) {
   if (b.left || b.tx) return;
   b.phase ^= 1;
   b.left = b.expected;
-  block.epoch++;
-  engine.cluster_epoch++;
+  block.met = engine.cluster_met = tick();
   wake_waiters(home, block);
 }
 static void arrive(const char* home, Block& block, int expect_bytes) {
@@ -234,7 +233,7 @@ bool mbarrier_test(uint64_t* p, int parity) {
   if (!complete) yield("mbarrier_try_wait");
   return complete;
 }
-void fence_proxy_async() { self->proxy_fence = ++engine.proxy_clock; }
+void fence_proxy_async() { self->proxy_fence = tick(); }
 
 // ---- TMA stores: shared memory is read when the thread waits, so a tile reused too early shows
 static void store(const void* map, const void* src, const int* coord, int rank, bool adds) {

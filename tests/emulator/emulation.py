@@ -12,6 +12,11 @@ from . import toolchain
 
 def checked() -> bool:
     """Returns whether every load and store is to be checked."""
+    return hooked() and os.environ["ALPHA_EMULATED_CHECKED"] != "off"
+
+
+def hooked() -> bool:
+    """Returns whether modules are compiled so that they could be checked."""
     return os.environ.get("ALPHA_EMULATED_CHECKED", "0") not in ("", "0")
 
 
@@ -31,6 +36,6 @@ def install() -> None:
         if library.emuClaim(ptr, nbytes):
             raise AssertionError(f"emuClaim({ptr:#x}, {nbytes}): not the start of a block, or longer than the block")
 
-    cuda_toolchain.current = toolchain.EmulatedToolchain(checked())
+    cuda_toolchain.current = toolchain.EmulatedToolchain(hooked())
     backlog.open = False  # a block is claimed when it is given away, so launches on it have been made by then
     memory.on_allocate = claim

@@ -20,7 +20,8 @@ emu_switch:
   mov %rsp, (%rdi)
   mov %rsi, %rsp
   pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp
-  ret
+  pop %rcx
+  jmp *%rcx
 .size emu_switch, .-emu_switch
 )");
 static void* first_frame(char* stack_top, void (*entry)()) {  // what emu_switch pops; entry starts with rsp % 16 == 8
@@ -125,7 +126,7 @@ static Thread* pick() {
     engine.random ^= engine.random >> 17;
     engine.random ^= engine.random << 5;
     std::swap(engine.ready[engine.head % RING],
-              engine.ready[(engine.head + engine.random % engine.ready_count) % RING]);
+              engine.ready[(engine.head + ((uint64_t)engine.random * engine.ready_count >> 32)) % RING]);
   }
   engine.ready_count--;
   return engine.ready[engine.head++ % RING];
@@ -236,7 +237,7 @@ void barrier(int id, int count, const char* what, int line, bool wait) {
   for (Thread* t : b.waiting) wake(t);
   b.waiting.clear();
   b.count = 0;
-  self->block->epoch++;
+  self->block->met = tick();
 }
 void named_barrier(int id, int count, bool wait) {
   const char* what = wait ? "bar.sync" : "bar.arrive";
@@ -268,7 +269,7 @@ void meet(unsigned mask, const char* op, void* arg, void (*run)(Meeting&)) {
   m->arg[self->lane] = arg;
   if (m->arrived != (mask & w.alive)) return block_self(op);
   m->run(*m);
-  if (m->arrived == w.alive) w.epoch++;
+  if (m->arrived == w.alive) w.met = tick();
   unsigned others = m->arrived & ~(1u << self->lane);
   m->arrived = 0;
   w.open--;

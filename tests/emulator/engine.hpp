@@ -47,7 +47,7 @@ struct Thread {
   int wgmma_group;
   bool pending;           // an accumulator is
   unsigned wgmma_fences;  // how many this thread has executed
-  unsigned proxy_fence;   // when it executed the last one, see Engine
+  unsigned proxy_fence;   // when it executed the last fence of the asynchronous proxy
   std::vector<PendingStore> stores;
   int store_group;
   unsigned cluster_phase;  // the phase of the cluster barrier that it has arrived in
@@ -60,7 +60,7 @@ struct Meeting {  // lanes gathering for one warp-wide operation
   void* arg[32];
 };
 struct Warp {
-  unsigned alive, epoch, open;
+  unsigned alive, met, open;  // met: when all of it did last, see Engine::clock
   unsigned wgmmas, registers;  // issued; per thread since setmaxnreg, 0: never asked for
   Thread* lane[32];
   Meeting meeting[16];
@@ -71,8 +71,8 @@ struct Barrier {
 };
 struct Block {
   uint3 idx;
-  unsigned rank, epoch;  // in its cluster; number of block-wide meetings so far
-  uint32_t writer;       // its name in what check.cpp knows of device memory
+  unsigned rank, met;  // in its cluster; when all of it met last
+  uint32_t writer;     // its name in what check.cpp knows of device memory
   int live, vote;
   Thread thread[1024];
   Warp warp[32];
@@ -89,10 +89,10 @@ struct Engine {
   dim3 block_dim, grid_dim, cluster_dim;
   void* main_sp;
   int threads, blocks, live;  // threads of a block; blocks of a cluster, and its threads that have not returned
-  bool checked;               // built with the hooks of check.cpp
+  bool hooked, checked;       // built with the hooks of check.cpp; and are they to check?
   bool fenced, in_atomic;
   unsigned random, spins;                     // spins: how often threads yielded since one did anything else
-  unsigned cluster_epoch, proxy_clock;        // meetings across blocks so far; fences of the asynchronous proxy so far
+  unsigned clock, cluster_met;                // meetings of any kind so far, and fences; when blocks met last
   unsigned cluster_phase, cluster_arrivals;   // of the cluster barrier
   Block* block[EMU_CLUSTER];                  // the blocks of the cluster, by rank
   Thread* ready[EMU_CLUSTER * 1024];          // ring of threads that can go on
@@ -106,6 +106,7 @@ struct Engine {
 };
 extern Engine engine;
 extern Thread* self;
+inline unsigned tick() { return ++engine.clock; }
 
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* format, ...);
 void wake(Thread*);                                                         // may go on
@@ -197,7 +198,7 @@ struct Register {
     emu_kernels = &kernel;
     cluster_of_next = {};
 #ifdef __SANITIZE_THREAD__
-    engine.checked = true;
+    engine.hooked = true;
 #endif
   }
 };

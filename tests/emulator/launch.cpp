@@ -51,13 +51,13 @@ static void start_block(Block& b) {
   b.away.resize(engine.static_bytes);
   poison(b.away.data(), engine.static_bytes);
   b.live = engine.threads;
-  b.epoch++;
+  b.met = tick();
   for (Barrier& x : b.barrier) {
     x.count = 0;
     x.waiting.clear();
   }
   for (Warp& w : b.warp) {
-    w.alive = w.open = w.wgmmas = w.registers = 0;
+    w.alive = w.open = w.met = w.wgmmas = w.registers = 0;
     for (Meeting& m : w.meeting) m.arrived = 0;
   }
   for (int i = 0; i < engine.threads; i++) {
@@ -121,6 +121,7 @@ int launch(EmuLaunch* l, const char* name, void (*call)(void**)) {
   engine.grid_dim = dim3{l->grid[0], l->grid[1], l->grid[2]};
   engine.cluster_dim = dim3{l->cluster[0], l->cluster[1], l->cluster[2]};
   engine.random = l->seed;
+  engine.checked = engine.hooked && !l->unchecked;
   locate_static_shared();
   static std::unique_ptr<Block> blocks[EMU_CLUSTER];
   for (int r = 0; r < engine.blocks; r++) {

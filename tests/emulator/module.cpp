@@ -176,6 +176,7 @@ static int run(const Launch& l) {
   e.arena_bytes = arena_bytes;
   e.granules = granules;
   e.stacks = stacks((size_t)l.block[0] * l.block[1] * l.block[2] * e.cluster[0] * e.cluster[1] * e.cluster[2]);
+  e.unchecked = setting("CHECKED") == "off";
   e.seed = number("SEED", 0);
   last_kernel = f->kernel->name;
   const double start = now_ms();

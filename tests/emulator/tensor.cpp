@@ -110,16 +110,17 @@ void start_cluster_tensor() { in_flight.clear(); }
 // Visits an operand 16 bytes at a time, f(bytes, r, x): elements from row r and place x of k on, along k, or along the
 // rows where these lie side by side (mn). No swizzle divides them. Returns a hash of them all.
 template <class Visit>
-static uint64_t read_operand(Format f, uint64_t desc, int row0, int rows, bool mn, Visit visit) {
+static uint64_t read_operand(Format f, uint64_t desc, int row0, int rows, bool mn, bool check, Visit visit) {
   const int size = f == Tf32 ? 4 : 2, k = 32 / size, mode = desc >> 62;
   const int span = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0, per = span / size;
+  const int per_bits = span ? __builtin_ctz(per) : 0;
   const int rows_of = mn ? 16 / size : 1, places_of = mn ? 1 : 16 / size;
   const size_t start = (desc & 0x3FFF) << 4, lbo = (desc >> 16 & 0x3FFF) << 4, sbo = (desc >> 32 & 0x3FFF) << 4;
   uint64_t hash = 14695981039346656037ull;
   for (int r = row0; r < row0 + rows; r += rows_of)
     for (int x = 0; x < k; x += places_of) {
       size_t at;
-      if (mn && span) at = r / per * lbo + x / 8 * sbo + x % 8 * span + r % per * size;
+      if (mn && span) at = (r >> per_bits) * lbo + x / 8 * sbo + x % 8 * span + (r & (per - 1)) * size;
       else if (mn) at = r / 8 * sbo + x / 8 * lbo + x % 8 * 16 + r % 8 * size;
       else if (span) at = r / 8 * sbo + r % 8 * span + x * size;
       else at = r / 8 * sbo + x * size / 16 * lbo + r % 8 * 16;
@@ -128,7 +129,7 @@ static uint64_t read_operand(Format f, uint64_t desc, int row0, int rows, bool m
         fail("wgmma: descriptor reaches byte %zu of %u bytes of dynamic shared memory", at,
              engine.launch->dynamic_shared);
       const char* bytes = engine.dynamic_shared + at;
-      if (engine.checked) check_async_read(bytes, 16);
+      if (check) check_async_read(bytes, 16);
       uint64_t word[2];
       memcpy(word, bytes, 16);
       hash = (hash ^ word[0]) * 1099511628211ull;
@@ -139,7 +140,7 @@ static uint64_t read_operand(Format f, uint64_t desc, int row0, int rows, bool m
   return hash;
 }
 static uint64_t hash_operand(Format f, uint64_t desc, int row0, int rows, bool mn) {
-  return read_operand(f, desc, row0, rows, mn, [](const char*, int, int) {});
+  return read_operand(f, desc, row0, rows, mn, engine.checked, [](const char*, int, int) {});
 }
 // The swizzle goes by addresses: rows may begin at any of a tile (measured on an H200), and have what 16 of k read.
 static void check_descriptor(uint64_t desc, bool mn) {
@@ -148,27 +149,29 @@ static void check_descriptor(uint64_t desc, bool mn) {
   if (span && !mn && start % span + 32 > (size_t)span)
     fail("wgmma: descriptor starts at byte %zu of a row of %d, which 32 bytes of k leave", start % span, span);
 }
-// Element (row, x) goes to row * row_step + x * place_step.
-static void read_bits(Operand& o, Format f, uint64_t desc, int row0, int rows, bool mn, int row_step, int place_step) {
-  const int size = f == Tf32 ? 4 : 2, step = mn ? row_step : place_step;
-  read_operand(f, desc, row0, rows, mn, [&](const char* bytes, int r, int x) {
+template <class Element>
+static void spread(const char* bytes, uint32_t* to, int step) {  // 16 bytes
+  Element elements[16 / sizeof(Element)];
+  memcpy(elements, bytes, 16);
+  for (Element e : elements) {
+    *to = e;
+    to += step;
+  }
+}
+// Element (row, x) goes to row * row_step + x * place_step. Returns the hash.
+static uint64_t read_bits(Operand& o, Format f, uint64_t desc, int row0, int rows, bool mn, bool check, int row_step,
+                          int place_step) {
+  const int step = mn ? row_step : place_step;
+  return read_operand(f, desc, row0, rows, mn, check, [&](const char* bytes, int r, int x) {
     uint32_t* to = &o.bits[(r - row0) * row_step + x * place_step];
-    for (int i = 0; i < 16 / size; i++) {
-      uint32_t element = 0;
-      memcpy(&element, bytes + i * size, size);
-      to[i * step] = element;
-    }
+    if (f == Tf32) spread<uint32_t>(bytes, to, step);
+    else spread<uint16_t>(bytes, to, step);
   });
 }
-static uint64_t begin_reading(Warp& warp, Format f, uint64_t desc, int row0, int rows, bool mn) {
-  check_descriptor(desc, mn);
-  const uint64_t hash = hash_operand(f, desc, row0, rows, mn);
-  in_flight.push_back({&warp, warp.lane[0]->wgmma_group, desc, hash, row0, rows, f, mn});
-  return hash;
-}
 static void read_a(Operand& o, Warp& warp, Format f, uint64_t desc, int row0, bool mn) {
-  begin_reading(warp, f, desc, row0, 16, mn);
-  read_bits(o, f, desc, row0, 16, mn, f == Tf32 ? 8 : 16, 1);
+  check_descriptor(desc, mn);
+  const uint64_t hash = read_bits(o, f, desc, row0, 16, mn, engine.checked, f == Tf32 ? 8 : 16, 1);
+  in_flight.push_back({&warp, warp.lane[0]->wgmma_group, desc, hash, row0, 16, f, mn});
 }
 // All warps of a warpgroup, and often those of the next, multiply by the same B: the last few are kept.
 static const Operand& read_b(Warp& warp, Format f, uint64_t desc, int rows, bool mn) {
@@ -180,11 +183,13 @@ static const Operand& read_b(Warp& warp, Format f, uint64_t desc, int rows, bool
     bool mn;
   };
   static std::vector<Read> kept(16);
-  const uint64_t hash = begin_reading(warp, f, desc, 0, rows, mn);
+  check_descriptor(desc, mn);
+  const uint64_t hash = hash_operand(f, desc, 0, rows, mn);
+  in_flight.push_back({&warp, warp.lane[0]->wgmma_group, desc, hash, 0, rows, f, mn});
   Read& b = kept[hash % kept.size()];
   if (b.desc == desc && b.hash == hash && b.rows == rows && b.f == f && b.mn == mn) return b.value;
   b = {Operand(rows * (f == Tf32 ? 8 : 16)), desc, hash, rows, f, mn};
-  read_bits(b.value, f, desc, 0, rows, mn, 1, rows);
+  read_bits(b.value, f, desc, 0, rows, mn, false, 1, rows);
   decode_b(b.value, f, rows);
   return b.value;
 }
@@ -218,28 +223,29 @@ static void multiply(Meeting& m) {
   Wgmma **lane = (Wgmma**)m.arg, &w = *lane[0];
   Warp& warp = *self->warp;
   const int row0 = warp.lane[0]->id / 32 % 4 * 16, k = w.f == Tf32 ? 8 : 16;
-  Operand A(16 * k);
+  static Operand narrow(16 * 8), wide(16 * 16);
+  Operand& A = w.f == Tf32 ? narrow : wide;
   if (!w.a) read_a(A, warp, w.f, w.a_desc, row0, w.a_mn);
   for (int l = 0; w.a && l < 32; l++) unpack_a(A, l, lane[l]->a, k, w.f);
   decode_a(A, w.f, w.negate);
   const Operand& B = read_b(warp, w.f, w.b_desc, w.n, w.b_mn);
-  Accumulator* to[32] = {};
-  for (int l = 0; l < 32; l++) {
-    for (Accumulator& a : warp.lane[l]->accumulators)
-      if (a.d == lane[l]->d) to[l] = &a;
-    to[l]->group = warp.lane[0]->wgmma_group;
-    to[l]->pending = warp.lane[l]->pending = true;
-  }
+  float* to[32];
+  for (int l = 0; l < 32; l++)
+    for (Accumulator& a : warp.lane[l]->accumulators) {
+      if (a.d != lane[l]->d) continue;
+      to[l] = a.value.data();
+      for (int i = 0; !a.pending && i < w.n / 2; i++) memcpy(a.d + i, &NAN_BITS, 4);
+      a.group = warp.lane[0]->wgmma_group;
+      a.pending = warp.lane[l]->pending = true;
+    }
   for (int r = 0; r < 16; r++)
     for (int n = 0; n < w.n; n += 8) {  // row r, columns n..n+7: lanes 4(r%8)..+3, two values each
-      float c[8];
-      auto at = [&](int j) -> float& { return to[r % 8 * 4 + j / 2]->value[n / 2 + r / 8 * 2 + j % 2]; };
-      for (int j = 0; j < 8; j++) c[j] = w.add ? at(j) : 0;
+      float c[8] = {};
+      const int at = n / 2 + r / 8 * 2;
+      for (int j = 0; w.add && j < 4; j++) memcpy(c + 2 * j, to[r % 8 * 4 + j] + at, 8);
       multiply_add(w.f, A, r, B, n, w.n, k, c);
-      for (int j = 0; j < 8; j++) at(j) = c[j];
+      for (int j = 0; j < 4; j++) memcpy(to[r % 8 * 4 + j] + at, c + 2 * j, 8);
     }
-  for (int l = 0; l < 32; l++)
-    for (int i = 0; i < w.n / 2; i++) memcpy(&lane[l]->d[i], &NAN_BITS, 4);
   warp.wgmmas++;
   engine.launch->mma_flops += 2 * 16 * w.n * k;
 }

@@ -58,6 +58,13 @@ def test_missing_barrier_between_warps() -> None:
     mistake("race on static shared memory|uninitialised read", "missing_barrier", "P", 1, 64, empty(64), checked=True)
 
 
+def test_nobody_looks_where_checks_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALPHA_EMULATED_CHECKED", "off")
+    launch("mistakes:missing_barrier", "P", 1, 64, empty(64), checked=True)
+    monkeypatch.delenv("ALPHA_EMULATED_CHECKED")
+    test_missing_barrier_between_warps()
+
+
 def test_write_past_the_end() -> None:
     x = empty(100)
     mistake("byte 400 of a device block of 400 bytes was overwritten.*write_past_end",

@@ -90,7 +90,7 @@ class EmulatedToolchain:
     """Turns a .cu file into a module of the emulated driver; takes the place of alpha.cuda.runtime.kernel.toolchain.
 
     Args:
-        checked: check every load and store; slower by up to ten times.
+        checked: with hooks that check every load and store; slower by up to ten times.
     """
 
     name = "emulated"
