@@ -86,8 +86,10 @@ def kernels(operands: Operands, pass_name: str, precision: str, count: int
             operand(first, "float16x2"), operand(second, "float16x2")
         launch = launch_of(option.candidate, desc, precision)
         out = empty(out_shape, "float32" if pass_name == "wgrad" else operands.dtype)
-        box = getattr(option.candidate, "_estimate", lambda _: None)(desc)
-        name = option.candidate.name + (f" {tuple(box.box)} x{len(box.pixels.classes)}" if box else "")
+        estimate = getattr(option.candidate, "_estimate", lambda _: None)(desc)
+        name = option.candidate.name
+        if estimate:
+            name += f" {tuple(estimate.tiles.box)} x{len(estimate.tiles.pixels.classes)}"
         found[name] = option.time_us, lambda k, launch=launch, a=first, b=second, out=out: launch(a, b, out)
     return found
 
