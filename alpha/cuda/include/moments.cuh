@@ -23,3 +23,9 @@ struct ExactSum {
   }
   INLINE float value() const { return rest == rest ? sum + rest : sum; }
 };
+// The same of few terms, which need no care.
+struct ShortSum {
+  float sum;
+  INLINE void add(float v) { sum += v; }
+  INLINE float value() const { return sum; }
+};

@@ -29,13 +29,6 @@ template <int N> INLINE float sum_of(float (&v)[N], float origin = 0) {
   return v[0];
 }
 
-// A sum of few terms, or of many.
-struct ShortSum {
-  float sum;
-  INLINE void add(float v) { sum += v; }
-  INLINE float value() const { return sum; }
-};
-
 // LONG: a block takes a row of any length
 template <class T, int N, bool LONG>
 INLINE void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y, float eps, i64 rows, i64 n,

@@ -69,14 +69,14 @@ INLINE void write_index(const Pool &p, int k, const unsigned char *place, int *i
 
 // dx = sum over the windows that hold this pixel of g / divisor; one division at the end where all divisors are equal.
 template <int V, class T> INLINE void avg_pool_backward(const Pool &p, int k, const T *g, T *dx) {
-  pool_backward<V>(p, k, Output<V, T>{dx}, [&](SumsOf<V> (&sum)[TILE * TILE], const Tile &tile, i64 at, int row, int column) {
+  pool_backward<V>(p, k, Output<V, T>{dx}, [&](Sum<V> (&sum)[TILE * TILE][V], const Tile &tile, i64 at, int row, int column) {
     const Lanes<V, T> lanes = load<V>(g + at);
     float share[V];
     UNROLL for (int l = 0; l < V; l++) share[l] = value(lanes, l);
     if (!p.divisor) p.own_divisor(row, column).divide(share);
     UNROLL for (int t = 0; t < TILE * TILE; t++)
       if (tile.rows[t / TILE].holds(row) && tile.columns[t % TILE].holds(column))
-        UNROLL for (int l = 0; l < V; l++) sum[t].add(l, share[l]);
+        UNROLL for (int l = 0; l < V; l++) sum[t][l].add(share[l]);
   }, [&](float (&total)[V]) {
     if (p.divisor) p.one_divisor().divide(total);
   });

@@ -4,19 +4,8 @@
 
 constexpr int TILE = 2;  // pixels of x along an axis that a thread of a gradient takes
 
-// What adds up V neighbouring elements
-template <int V> struct SumsOf {
-  float sum[V] = {};
-  INLINE void add(int l, float v) { sum[l] += v; }
-  INLINE void get(float (&v)[V]) const {
-    UNROLL for (int l = 0; l < V; l++) v[l] = sum[l];
-  }
-};
-template <> struct SumsOf<1> {
-  ExactSum sum = {0, 0};
-  INLINE void add(int, float v) { sum.add(v); }
-  INLINE void get(float (&v)[1]) const { v[0] = sum.value(); }
-};
+// What adds up each element of a packet, in a short chain, or one that is alone
+template <int V> using Sum = std::conditional_t<V == 1, ExactSum, ShortSum>;
 
 // The TILE x TILE pixels of x from (row, column) on, and the windows that hold each row and each column of them.
 struct Tile {
@@ -49,12 +38,12 @@ INLINE void pool_backward(const Pool &p, int k, Dx &&dx, const Add &add, const F
   const Tile tile(p, s);
   UNROLL_BY(1) for (int image = s.image; image < p.images; image += p.apart) {
     const i64 from = p.output_image(image) + s.c;
-    SumsOf<V> sum[TILE * TILE];
+    Sum<V> sum[TILE * TILE][V] = {};
     tile.for_each_window([&](int row, int column) { add(sum, tile, from + p.output_at(row, column), row, column); });
     const i64 to = p.input_image(image) + s.c;
     tile.for_each_pixel(p, [&](int t, int at) {
       float total[V];
-      sum[t].get(total);
+      UNROLL for (int l = 0; l < V; l++) total[l] = sum[t][l].value();
       finish(total);
       dx.put(total, to + at);
     });
@@ -64,7 +53,7 @@ INLINE void pool_backward(const Pool &p, int k, Dx &&dx, const Add &add, const F
 // dx = sum of g over the windows that took their maximum at this pixel.
 template <int V, class G, class Dx, class Index>
 INLINE void max_pool_backward(const Pool &p, int k, const G &g, Dx &&dx, const Index *index) {
-  pool_backward<V>(p, k, dx, [&](SumsOf<V> (&sum)[TILE * TILE], const Tile &tile, i64 at, int row, int column) {
+  pool_backward<V>(p, k, dx, [&](Sum<V> (&sum)[TILE * TILE][V], const Tile &tile, i64 at, int row, int column) {
     const Naming<Index> name(p, row, column);
     const typename G::Piece share = g.load(at);
     const Lanes<V, Index> where = load<V>(index + at);
@@ -72,7 +61,7 @@ INLINE void max_pool_backward(const Pool &p, int k, const G &g, Dx &&dx, const I
       const int down = t / TILE, right = t % TILE, here = name(tile.row + down, tile.column + right);
       if (sizeof(Index) > 1 || (tile.rows[down].holds(row) && tile.columns[right].holds(column)))
         UNROLL for (int l = 0; l < V; l++)
-          if (where.v[l] == here) sum[t].add(l, g.at(share, l));
+          if (where.v[l] == here) sum[t][l].add(g.at(share, l));
     }
   }, [](float (&)[V]) {});
 }
