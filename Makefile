@@ -23,7 +23,7 @@ NO_KERNELS := accuracy algorithms algorithms_choice arena augment bench* build c
 	compare* config contexts conv_desc conv_ops copies create cuda_* data data_parts dlpack docs doctor extending \
 	forged* fuse fuzz* gradcheck habits_errors init kernel_headers layering loader main_job memcheck memory native* \
 	onnx op_results packed pickles pointers pointwise prose public_api recipes recompute* rehearsal resume rows \
-	schedule sums tarball testing threads torch_state trace train_config train_lock watching winograd_kernels
+	same_kernels schedule sums tarball testing threads torch_state trace train_config train_lock watching winograd_kernels
 test-numpy: .venv/.test    ## the CPU suite where there are no compiled kernels: what they have a part in
 	ALPHA_CPU_KERNELS=0 $(BIN)/python -m pytest -q -n 2 --dist worksteal \
 		$(NO_KERNELS:%=--ignore-glob='tests/test_%.py') \
