@@ -24,9 +24,7 @@ from typing import Any
 
 import numpy as np
 
-import alpha
-import models
-from alpha import ops, optim
+from alpha import doctor
 from alpha.cuda.runtime import rehearsal, toolchain
 from alpha.cuda.runtime.kernel import Kernel
 
@@ -75,7 +73,7 @@ def shown(value: Any) -> str:
 
 
 def launches(arch: str, cases: list[str]) -> list[str]:
-    """Returns a line for each launch of two training steps and a forward pass of MODEL:PRECISION:BATCH."""
+    """Returns a line for each launch of a training step of MODEL:PRECISION:BATCH, and of an evaluation behind it."""
     lines: list[str] = []
     launch = Kernel.__call__
 
@@ -88,17 +86,7 @@ def launches(arch: str, cases: list[str]) -> list[str]:
         for case in cases:
             name, precision, batch = case.split(":")
             lines.append(f"-- {case}")
-            model = models.create(name, 10).to("cuda")
-            optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
-            x, y = (alpha.zeros((int(batch), *shape), dtype=dtype, device="cuda")
-                    for shape, dtype in (((32, 32, 3), "float32"), ((), "int32")))
-            with alpha.precision(precision):
-                for _ in range(2):
-                    optimizer.zero_grad()
-                    ops.cross_entropy(model(x), y).backward()
-                    optimizer.step()
-                with alpha.no_grad():
-                    model.eval()(x)
+            doctor.training(name, precision, int(batch))()
 
     Kernel.__call__ = noted  # type: ignore[method-assign]
     try:

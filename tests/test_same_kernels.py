@@ -37,7 +37,7 @@ def test_launches_of_nothing_are_refused(capsys: pytest.CaptureFixture[str]) -> 
         assert "needs MODEL:PRECISION:BATCH" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not toolchain._has_nvcc(), reason="nvcc is not installed")
+@pytest.mark.skipif(not toolchain.can_compile(), reason="nvcc is not installed")
 def test_code_changes_with_what_a_kernel_does_and_not_with_its_comments(tmp_path: Path) -> None:
     def code(text: str) -> list[str]:
         source = tmp_path / "mine.cu"

@@ -18,7 +18,8 @@ from alpha.config import config
 from alpha.cpu import conv_numpy, native
 from alpha.cpu.algorithms import machine_key, tiles_of_level, way_of_level, winograd, workspace_limit
 from alpha.cpu.conv import conv2d_bias_act_cpu, conv2d_dgrad_cpu, conv2d_wgrad_cpu
-from alpha.cpu.half import in_float32
+from alpha.cpu.elementwise import bias_act
+from alpha.cpu.half import in_float32, quiet
 from alpha.cpu.memory import empty
 from alpha.ops.algorithms.cost import seconds
 from alpha.ops.algorithms.family import MACHINES, Way, cost_of
@@ -68,11 +69,7 @@ def coconv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: st
         compiled_fprop(desc, x, w, y, b, activation == "relu")
         return y
     fprop(desc, x, w, y)
-    if b is not None:
-        y += b
-    if activation == "relu":
-        np.maximum(y, 0, out=y)
-    return y
+    return bias_act(y, b, activation)
 
 
 def _geometry(desc: CoConvDesc) -> dict[str, Any]:
@@ -165,6 +162,7 @@ def fprop(desc: CoConvDesc, x: Array, w: Array, y: Array) -> None:
         conv_numpy.fprop(level, x, w[first:last], y[..., first:last])
 
 
+@quiet
 def dgrad(desc: CoConvDesc, g: Array, w: Array, dx: Array) -> None:
     """Writes dx, the sum over the levels."""
     for first, level in desc.levels:

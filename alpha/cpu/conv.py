@@ -10,6 +10,7 @@ import numpy as np
 from alpha.config import config
 from alpha.cpu import conv_numpy, native
 from alpha.cpu.algorithms import chosen, for_zeros, winograd
+from alpha.cpu.elementwise import bias_act
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
 from alpha.ops.algorithms.names import AUTO, Request
@@ -74,11 +75,7 @@ def conv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: str 
         other.run(desc, x, w, y, b, activation == "relu")
         return y
     (other.run if other else conv_numpy.fprop)(desc, x, w, y)
-    if b is not None:
-        y += b
-    if activation == "relu":
-        np.maximum(y, 0, out=y)
-    return y
+    return bias_act(y, b, activation)
 
 
 @conv_relu_pool.impl("cpu")

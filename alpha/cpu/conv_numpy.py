@@ -21,6 +21,7 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from alpha.cpu.half import quiet
 from alpha.cpu.memory import empty
 from alpha.cpu.reduce import sums
 from alpha.ops.conv_desc import ConvDesc, TapClass
@@ -31,6 +32,7 @@ COLUMN_BYTES = 2 << 20     # columns of one block: they stay in the cache until 
 BY_TAP_PIXELS = 8 * 8      # outputs of one image up to which a product per tap is the faster form
 
 
+@quiet
 def fprop(desc: ConvDesc, x: Array, w: Array, y: Array) -> None:
     """Writes y.  x (N, IH, IW, IC), w (OC, FH, FW, IC / groups), y (N, OH, OW, OC), one dtype."""
     if _is_depthwise(desc):
@@ -49,6 +51,7 @@ def fprop(desc: ConvDesc, x: Array, w: Array, y: Array) -> None:
             _by_pixel(x[xs], filters, desc.h.fprop_classes, desc.w.fprop_classes, y[ys])
 
 
+@quiet
 def dgrad(desc: ConvDesc, g: Array, w: Array, dx: Array) -> None:
     """Writes dx (N, IH, IW, IC).  g (N, OH, OW, OC), w (OC, FH, FW, IC / groups), one dtype."""
     if _is_depthwise(desc):
@@ -67,6 +70,7 @@ def dgrad(desc: ConvDesc, g: Array, w: Array, dx: Array) -> None:
             _by_pixel(g[ys], filters, desc.h.dgrad_classes, desc.w.dgrad_classes, dx[xs])
 
 
+@quiet
 def wgrad(desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
     """Writes dw (OC, FH, FW, IC / groups).  x (N, IH, IW, IC), g (N, OH, OW, OC), one dtype."""
     dw[...] = 0

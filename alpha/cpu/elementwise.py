@@ -45,6 +45,15 @@ def quietly(f: Callable[..., Any], *args: Any, **named: Any) -> Any:
         return f(*args, **named)
 
 
+def bias_act(y: Array, b: Array | None, activation: str | None) -> Array:
+    """Adds a bias to the channels of y, and takes relu of it, in place.  Returns y."""
+    if b is not None:
+        quietly(np.add, y, b, out=y)
+    if activation == "relu":
+        quietly(np.maximum, y, 0, out=y)
+    return y
+
+
 def _unary(ufunc: Callable[..., Any]) -> Callable[..., Array]:
     def run(x: Array) -> Array:
         return quietly(ufunc, x, out=empty(x.shape, x.dtype))

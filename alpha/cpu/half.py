@@ -1,8 +1,6 @@
 """float16 on the CPU: computed in float32, and rounded once.
 
-Gradients of float16 overflow as a matter of course, which is what loss scaling is for: there are no warnings. Nor does
-a product of matrices warn: the vector kernels of BLAS also compute lanes that hold no element, and what these overflow
-by says nothing about the result.
+Gradients of float16 overflow as a matter of course, which is what loss scaling is for: there are no warnings.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ def quiet(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_float32(rounded: bool = True) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-    """Makes an implementation that computes in the dtype of its arrays fit for float16, and quiet.
+    """Makes an implementation that computes in the dtype of its arrays fit for float16.
 
     Args:
         rounded: whether the result is to be float16 again, unless the attribute `dtype` names another one.
@@ -35,11 +33,11 @@ def in_float32(rounded: bool = True) -> Callable[[Callable[..., Array]], Callabl
         A decorator; what it returns takes float16 arrays, among which there may be float32 ones, and `dtype`.
     """
     def decorate(run: Callable[..., Array]) -> Callable[..., Array]:
+        @quiet
         def half(*arrays: Array | None, dtype: str | None, **attrs: Any) -> Array:
             y = run(*[a if a is None else a.astype(np.float32, copy=False) for a in arrays], **attrs)
             return y.astype(dtype or (np.float16 if rounded else np.float32), copy=False)
 
-        @quiet
         @wraps(run)
         def widened(*arrays: Array | None, dtype: str | None = None, **attrs: Any) -> Array:
             for a in arrays:

@@ -14,7 +14,8 @@ import numpy as np
 from alpha.cpu import native
 from alpha.cpu.algorithms import sparse, sparse_numpy
 from alpha.cpu.algorithms.products import strassen
-from alpha.cpu.half import in_float32
+from alpha.cpu.elementwise import bias_act, quietly
+from alpha.cpu.half import in_float32, quiet
 from alpha.cpu.memory import empty
 from alpha.cpu.reduce import bias_grad_cpu
 from alpha.errors import ConfigError, message
@@ -45,9 +46,11 @@ def matmul_cpu(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, algo
             return y.reshape(y.shape[:-2] + (() if a.ndim == 1 else (m,)) + (() if b.ndim == 1 else (n,)))
     left = a.swapaxes(-1, -2) if transpose_a else a
     right = b.swapaxes(-1, -2) if transpose_b else b
-    return np.asarray(np.matmul(left, right))
+    # BLAS also computes lanes that hold no element: what it flags there says nothing.
+    return np.asarray(quietly(np.matmul, left, right))
 
 
+@quiet
 def _strassen(a: Array, b: Array, transpose_a: bool, transpose_b: bool, strict: bool) -> Array | None:
     """Returns the product by Strassen's, None where that does not serve and need not.  Raises ConfigError."""
     if a.ndim == b.ndim == 2 and a.dtype.kind == "f" and min(*a.shape, *b.shape) >= 2:
@@ -120,11 +123,7 @@ def linear_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None,
         native.linear_fwd(rows, w, y, b, activation == "relu")
         return y.reshape(shape)
     y = matmul_cpu(rows, w, transpose_a=False, transpose_b=True, algorithm=algorithm)
-    if b is not None:
-        y += b
-    if activation == "relu":
-        np.maximum(y, 0, out=y)
-    return y.reshape(shape)
+    return bias_act(y, b, activation).reshape(shape)
 
 
 @linear_grad.impl("cpu")

@@ -15,6 +15,7 @@ import numpy as np
 from alpha.config import config
 from alpha.cpu import native
 from alpha.cpu.algorithms import fft, products, sparse, sparse_numpy, tiles, winograd
+from alpha.cpu.half import quiet
 from alpha.ops.algorithms.cost import Rates, seconds
 from alpha.ops.algorithms.family import (
     MACHINES,
@@ -143,11 +144,15 @@ def _chosen(pass_name: str, desc: ConvDesc, request: Request, machine: str, limi
     if way.name == "direct":
         return None
     if way.name in ("im2col", "strassen"):
-        return Chosen(way, getattr(products, pass_name) if way.name == "im2col" else _STRASSEN[pass_name], False)
+        run = getattr(products, pass_name) if way.name == "im2col" else _STRASSEN[pass_name]
+        return Chosen(way, quiet(run), False)
     compiled = machine != "numpy" and (desc.groups == 1 or way.name == "winograd")
     if way.name == "sparse":
-        return Chosen(way, getattr(sparse if compiled else sparse_numpy, pass_name), compiled)
-    module = tiles if not compiled else winograd if way.name == "winograd" else fft
+        run = getattr(sparse, pass_name) if compiled else quiet(getattr(sparse_numpy, pass_name))
+        return Chosen(way, run, compiled)
+    if not compiled:
+        return Chosen(way, quiet(partial(getattr(tiles, pass_name), way)), False)
+    module = winograd if way.name == "winograd" else fft
     return Chosen(way, partial(getattr(module, pass_name), way), module is winograd)
 
 

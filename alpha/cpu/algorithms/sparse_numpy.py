@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from alpha.cpu.half import quiet
 from alpha.ops.conv_desc import ConvDesc
 
 Array = np.ndarray
@@ -45,6 +46,7 @@ def wgrad(desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
         dw[:, fh, fw] += part.T
 
 
+@quiet
 def linear(x: Array, turned: Array, bias: Array | None, y: Array, relu: bool) -> None:
     """y = x @ turned (+ bias), then max(y, 0) if relu.  x (N, I), turned (I, O), y (N, O)."""
     y[...] = 0 if bias is None else bias

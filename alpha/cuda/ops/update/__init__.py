@@ -62,7 +62,7 @@ def _bind(op: Op, numbers: Callable[..., ops.Numbers], coefficients: str, *entri
     @op.impl("cuda")
     def run(params: Arrays, grads: Arrays, *rest: Any, **attrs: Any) -> None:
         *states, factor = rest
-        lacks = not states[-1]
+        lacks = len(kernels) > 1 and not states[-1]
         _update(kernels[lacks], [params, *states[:len(states) - lacks], grads], factor, numbers(**attrs))
 
 
