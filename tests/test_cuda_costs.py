@@ -166,12 +166,10 @@ def test_every_tile_has_its_constants():
     """And no constants are left of tiles that are gone."""
     from alpha.cuda.conv import as_stored, wgmma
     from alpha.cuda.conv.ffma import gemm, sk_dilated
-    from alpha.cuda.conv.first_layer import stem
     from alpha.cuda.conv.transformed import products
     from alpha.cuda.conv.wgmma import wgrad
     assert set(HOPPER.ffma.tiles) == {str(tile) for tile in gemm.TILES}
     assert set(HOPPER.ffma.wgrad) == {str(c.tile) for c in (*sk_dilated.CANDIDATES, *products.GRADIENT)}
-    assert set(HOPPER.stem.wgrad) == {str(c.tile) for c in stem.CANDIDATES if c.pass_name == "wgrad"}
     for mode, tiles in wgmma.TILES.items():
         tiles = (*tiles, *{c.tile.tile for c in as_stored.CANDIDATES} - {*tiles}) if mode == wgmma.TF32 else tiles
         tiles = [tile for tile in tiles if tile.cluster == 1]  # a cluster's are those of the tile alone

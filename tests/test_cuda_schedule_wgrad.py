@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from alpha.cuda.conv.ffma.schedule_wgrad import LEAST_SLABS, WORKSPACE_BYTES, Tiling, schedule, stem_schedule
-from alpha.cuda.conv.schedule import FIELDS
+from alpha.cuda.conv.ffma.schedule_wgrad import LEAST_SLABS, WORKSPACE_BYTES, Tiling, schedule
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv_desc import ConvDesc
 from tests.conv_cases import CASES, small_cases, square
@@ -90,56 +89,3 @@ def test_small_layers_do_not_get_blocks_without_work():
     plan = schedule(desc, Tiling(64, 64, 16, 264, 1.0))
     assert len(plan.units) == 1 and plan.slots == 0
     assert LEAST_SLABS * 16 > 2 * 25
-
-
-# ---- few input channels: the taps share the columns ------------------------------------------------------------------
-
-STEM_TILINGS = (Tiling(64, 32, 16, 1056, 0.0), Tiling(4, 8, 2, 9, 0.0), Tiling(2, 3, 1, 300, 0.0))
-STEM_CASES = tuple(case for case in small_cases() if case.ic <= 4 and case.groups == 1)
-
-
-def carry_out_stem(desc, tiling, plan, x, g):
-    """Returns dw: unit by unit, line by line, then slot by slot, by the tables alone."""
-    work = np.full((len(plan.units), tiling.columns, tiling.rows), np.nan)
-    x_image, g_image = x[0].size, g[0].size
-    x, g = x.ravel(), g.ravel()
-    for number, row, col, k0, k1, slot, *_ in plan.units:
-        c = dict(zip(FIELDS, plan.classes[number].tolist()))
-        image, pixel = np.divmod(np.arange(k0, k1), c["rows"] // desc.n)
-        h, w = np.divmod(pixel, c["width"])
-        columns = c["taps_h"] * c["taps_w"] * desc.ic
-        tap, channel = np.divmod(np.arange(col, min(col + tiling.columns, columns)), desc.ic)
-        th, tw = np.divmod(tap, c["taps_w"])
-        of_x = (image * x_image + c["in_"] + h * c["in_h"] + w * c["in_w"])[:, None] + (
-            th * c["tap_in_h"] + tw * c["tap_in_w"] + channel)
-        rows = min(tiling.rows, desc.oc - row)
-        of_g = (image * g_image + c["out"] + h * c["out_h"] + w * c["out_w"])[:, None] + row + np.arange(rows)
-        assert np.isnan(work[slot]).all(), "a slot is written twice"
-        work[slot] = 0
-        work[slot, :len(tap), :rows] = x[of_x].T @ g[of_g]
-    dw = np.zeros((plan.row_tiles * tiling.rows, desc.h.f * desc.w.f * desc.ic))
-    for k in range(dw.shape[1]):
-        for r in range(plan.row_tiles):
-            which = k * plan.row_tiles + r
-            parts = plan.sums[plan.first[which]:plan.first[which + 1]]
-            dw[r * tiling.rows:(r + 1) * tiling.rows, k] = work.reshape(-1, tiling.rows)[parts].sum(axis=0)
-    return dw[:desc.oc].reshape(desc.w_shape)
-
-
-@pytest.mark.parametrize("tiling", STEM_TILINGS, ids=str)
-@pytest.mark.parametrize("case", STEM_CASES, ids=lambda case: case.name)
-def test_the_stem_carried_out_is_wgrad_bit_for_bit(case, tiling):
-    rng = np.random.default_rng(0)
-    desc = case.desc
-    x, g = (rng.integers(-4, 5, shape).astype(float) for shape in (desc.x_shape, desc.y_shape))
-    dw = carry_out_stem(desc, tiling, stem_schedule(desc, tiling), x, g)
-    assert_equal_at(dw, conv_wgrad_padded(x, g, case.f, **case.attrs).astype(float), name="dw")
-
-
-def test_the_units_of_a_stem_fill_the_blocks_once():
-    desc = square("", 512, 32, 3, 64, 3, 1, 1).desc
-    plan = stem_schedule(desc, Tiling(64, 32, 16, 1056, 0.0))
-    length = plan.units[:, 4] - plan.units[:, 3]
-    assert 950 < len(length) <= 1056 and length.max() < 1.1 * length.mean()
-    taps = plan.classes[:, FIELDS.index("taps_h")] * plan.classes[:, FIELDS.index("taps_w")]
-    assert 2 * 64 * 3 * int((length * taps[plan.units[:, 0]]).sum()) == desc.useful_flops

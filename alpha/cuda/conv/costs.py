@@ -182,11 +182,10 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         chunk_bytes=256 << 20),  # of transformed tiles that are worked on at a time: fewer fill fewer multiprocessors
     stem=Group(
         launches=1, depth=4, efficiency=0.5, dram=0.88,  # of the FMA rate, and of the memory's
-        wgrad={"64x32x16/64": 0.50, "16x32x16/32": 0.29, "16x32x16/32 unaligned": 0.26},  # of the FMA rate
         seen=0.4,  # of the lesser of products and memory, forward to more than 8 outputs: an estimate
-        # By channels, on an H200; of 2 and 4 channels estimates
-        few={("fprop", 4): 0.4, ("fprop", 3): 0.37, ("fprop", 2): 0.25, ("fprop", 1): 0.13, ("wgrad", 3): 0.31,
-             ("wgrad", 1): 0.15}),
+        # By channels of a column, on an H200; of 2 and 4 channels estimates
+        few={("fprop", 4): 0.4, ("fprop", 3): 0.37, ("fprop", 2): 0.25, ("fprop", 1): 0.13, ("wgrad", 4): 0.35,
+             ("wgrad", 3): 0.31, ("wgrad", 2): 0.24, ("wgrad", 1): 0.15}),
     stem_mma=Group(
         launches={"fprop": 1, "wgrad": 2},
         depth={"fprop": 10, "wgrad": 13},  # tables, fragments of w; sums over blocks

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from alpha.cuda.conv.costs import Device, device
-from alpha.cuda.conv.schedule import FIELDS, fprop_slabs
 from alpha.cuda.conv.split import slots_of
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
@@ -172,57 +170,3 @@ def _tables(desc: ConvDesc, tiling: Tiling, taps: np.ndarray, tiles: np.ndarray,
                             np.minimum(tiling.columns, icg - col)])
     return Schedule(taps, table.astype(np.int32), first.astype(np.int32), sums.astype(np.int32), int(pieces[cut].sum()),
                     time_us)
-
-
-# ---- few input channels: conv/first_layer/conv_stem_wgrad.cu --------------------------------------------------------
-class StemSchedule(NamedTuple):
-    """Tables of the product whose columns are (tap, input channel), int32."""
-
-    classes: np.ndarray  # (classes, fields), as in conv/schedule.py; those with taps
-    units: np.ndarray    # (units, 8): class, row, col, k, k_end, slot and 0, 0, one per block; each has its slot
-    sums: np.ndarray     # (parts,): slot * columns of a tile + column there, of the parts of a column of dw
-    first: np.ndarray    # (columns of dw * row tiles + 1,): where those of column k and row tile r begin
-    row_tiles: int       # of the output channels
-
-
-@lru_cache(maxsize=64)
-def stem_schedule(desc: ConvDesc, tiling: Tiling) -> StemSchedule:
-    """Returns the work list: the classes' tiles, cut into units of about equal length that fill the blocks once."""
-    classes = fprop_slabs(desc).classes
-    taps_h, taps_w = (classes[:, FIELDS.index(name)] for name in ("taps_h", "taps_w"))
-    classes, columns = classes[taps_h * taps_w > 0], (taps_h * taps_w * desc.ic)[taps_h * taps_w > 0]
-    row_tiles = ceil_div(desc.oc, tiling.rows)
-    slabs = -(-classes[:, 0].astype(np.int64) // tiling.k)
-    tiles = -(-columns // tiling.columns) * row_tiles
-    share = _stem_share(slabs, tiles, tiling.blocks)
-    units: list[tuple[int, ...]] = []
-    parts: list[tuple[int, int]] = []  # (column of dw and row tile, entry of sums)
-    for number, cls in enumerate(classes):
-        count = ceil_div(int(slabs[number]), share)
-        cuts = [int(slabs[number]) * s // count * tiling.k for s in range(count)] + [int(cls[0])]
-        for col in range(0, int(columns[number]), tiling.columns):
-            found = _class_columns(cls, desc.ic)[col:col + tiling.columns]
-            for r in range(row_tiles):
-                parts += [(k * row_tiles + r, (len(units) + s) * tiling.columns + at)
-                          for at, k in enumerate(found) for s in range(count)]
-                units += [(number, r * tiling.rows, col, a, b, len(units) + s, 0, 0) for s, (a, b) in
-                          enumerate(pairwise(cuts))]
-    table = np.array(sorted(units, key=lambda unit: unit[3] - unit[4]), np.int32).reshape(-1, 8)
-    which, sums = np.array(sorted(parts, key=itemgetter(0)), np.int32).reshape(-1, 2).T
-    first = np.searchsorted(which, np.arange(desc.h.f * desc.w.f * desc.ic * row_tiles + 1))
-    return StemSchedule(classes, table, sums, first.astype(np.int32), row_tiles)
-
-
-def _stem_share(slabs: np.ndarray, tiles: np.ndarray, blocks: int) -> int:
-    """Returns the least number of slabs per unit, at least LEAST_SLABS, with which the units fit the blocks."""
-    share = max(LEAST_SLABS, int((slabs * tiles).sum()) // blocks)
-    while share < slabs.max(initial=0) and int((-(-slabs // share) * tiles).sum()) > blocks:
-        share += max(1, share // 64)
-    return share
-
-
-def _class_columns(cls: np.ndarray, ic: int) -> list[int]:
-    """Returns the columns of dw, tap * ic + channel, in the order of the columns of a class."""
-    field = dict(zip(FIELDS, cls.tolist()))
-    return [field["w"] + th * field["tap_w_h"] + tw * field["tap_w_w"] + c
-            for th in range(field["taps_h"]) for tw in range(field["taps_w"]) for c in range(ic)]

@@ -1,27 +1,28 @@
-// The first layer in FFMA, forward; and the gradient of its filters where these are few. The products' tiles of other
-// kernels would be mostly empty: 5x5 filters from 3 to 6 channels make 6 columns of 64, or 6 rows of 75 sums.
+// The first layer in FFMA, forward; and the gradient of filters of few channels. The products' tiles of other kernels
+// would be mostly empty: 5x5 filters from 3 to 6 channels make 6 columns of 64, or 6 rows of 75 sums.
 //
 // What:     few_fprop  y[p][oc] = activation(b[oc] + sum over taps, ic of x[p moved by the tap][ic] * w[oc][tap][ic])
 //           few_wgrad  dw[oc][tap][ic] = sum over positions p of g[p][oc] * x[p moved by the tap][ic]
 // Source:   our own
 // Layout:   x (N, IH, IW, IC), y and g (N, OH, OW, OC), NHWC of T; w and dw (OC, FH, FW, IC), b (OC,), float32
-//           workspace of few_wgrad [32 taps][block][MOST][32 * IC]: sum_slices.cu adds up the blocks
+//           workspace of few_wgrad [tile][block][groups * MOST][32 / groups * CHANNELS]: sum_slices.cu adds up the blocks
 // GEMM:     fprop: rows: positions, columns: oc, sum over taps and ic; wgrad: rows: oc, columns: taps and ic, sum over
-//           positions
+//           positions. A tile of wgrad is `groups` times MOST of oc by 32 / groups columns, CHANNELS of a tap each
 // Zeros:    of the padding are skipped: a position leaves out the taps that read none of x
-// Requires: one group, IC = CHANNELS; a position's patch has at most PATCH floats; fprop: MOST filters have at most
-//           FILTERS floats; wgrad: OC <= MOST
+// Requires: one group; a position's patch has at most PATCH floats; fprop: IC = CHANNELS, MOST filters have at most
+//           FILTERS floats; wgrad: IC a multiple of CHANNELS, tiles of at most POSITIONS / groups positions
 // Threads:  a block has tile after tile, of tile_h x tile_w positions of an image. What they read of x lies in shared
 //           memory as float32, in lines of `pitch`, at which the taps of a warp are in different banks.
 //           fprop: grid (blocks, OC / MOST). A thread has 4 positions and MOST channels; results leave by shared
 //           memory, line by line.
-//           wgrad: grid (taps / 32, blocks). A lane has a tap and a warp an eighth of the positions, whose g all lanes
-//           read together. Sums of a tile are added to those of the block, so that no chain is long
+//           wgrad: grid (tiles of columns, blocks, tiles of oc). A lane has a column and MOST of oc, and a warp an
+//           eighth of the positions, whose g all lanes of a group read together. Sums of a tile of positions are added
+//           to those of the block, so that no chain is long
 // Measured: H200, 512 images of 32x32, 5x5, 3 to 6 channels: fprop 27 us in any dtype, where stem_mma_fprop took 65 in
 //           bfloat16; wgrad 41, stem_wgrad 82. Not measured: more than 8 outputs
 #include "lanes.cuh"
 
-constexpr int IC = CHANNELS, EACH = 4;  // EACH: positions of a thread, forward
+constexpr int EACH = 4;  // positions of a thread, forward
 constexpr int MOST = 8, POSITIONS = 512, PATCH = 5120, FILTERS = 3072;  // channels, positions; floats of x and of w
 constexpr int FPROP_THREADS = POSITIONS / EACH, WGRAD_THREADS = 256;
 
@@ -30,6 +31,7 @@ struct FewShape {
   int stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
   int tile_h, tile_w, tiles_h, tiles_w;  // positions of a tile, tiles of an image
   int lines, pixels, pitch;              // of a patch; floats from a line to the next
+  int ic, groups;                        // groups of MOST outputs that a block of few_wgrad has
 };
 
 // Where a tile begins, and how much of it there is.
@@ -47,15 +49,16 @@ struct FewTile {
   }
 };
 
-// put(c, value) for the elements c of `count` that are there: first + c is less than width. Four are read at once.
-template <class T, class Put> INLINE void each_of_line(const T *line, int first, int count, int width, const Put &put) {
+// put(c, value) for the elements c of `count` that are there, at place(c) of a line, not below 0. Four are read at once.
+template <class T, class Place, class Put>
+INLINE void each_of_line(const T *line, int count, const Place &place, const Put &put) {
   for (int c0 = threadIdx.x % 32; c0 < count; c0 += 128) {
     T v[4];
     bool there[4];
     UNROLL for (int q = 0; q < 4; q++) {
-      const int c = c0 + q * 32;
-      there[q] = c < count && (unsigned)(first + c) < (unsigned)width;
-      if (there[q]) v[q] = line[first + c];
+      const int c = c0 + q * 32, at = c < count ? place(c) : -1;
+      there[q] = at >= 0;
+      if (there[q]) v[q] = line[at];
     }
     UNROLL for (int q = 0; q < 4; q++)
       if (there[q]) put(c0 + q * 32, to_float(v[q]));
@@ -63,12 +66,15 @@ template <class T, class Put> INLINE void each_of_line(const T *line, int first,
 }
 
 // What is not in x is not written, and nobody reads it.
-template <int WARPS, class T> INLINE void copy_patch(const FewShape &s, const FewTile &tile, const T *x, float *patch) {
+template <int WARPS, class T>
+INLINE void copy_patch(const FewShape &s, int ic, const FewTile &tile, const T *x, float *patch) {
+  const int width = s.iw * ic, first = tile.iw * ic;
   UNROLL_BY(2) for (int r = threadIdx.x / 32; r < s.lines; r += WARPS) {
     const bool there = (unsigned)(tile.ih + r) < (unsigned)s.ih;
-    const T *line = x + ((long long)tile.image * s.ih + (there ? tile.ih + r : 0)) * (s.iw * IC);
+    const T *line = x + ((long long)tile.image * s.ih + (there ? tile.ih + r : 0)) * width;
     float *to = patch + r * s.pitch;
-    each_of_line(line, tile.iw * IC, s.pixels * IC, there ? s.iw * IC : 0, [&](int c, float v) { to[c] = v; });
+    each_of_line(line, there ? s.pixels * ic : 0, [&](int c) { return first + c < width ? first + c : -1; },
+                 [&](int c, float v) { to[c] = v; });
   }
 }
 
@@ -77,6 +83,7 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
   __shared__ float patch[PATCH];
   __shared__ __align__(16) float filters[FILTERS];  // [tap][IC][MOST]
   __shared__ T results[POSITIONS * MOST];
+  constexpr int IC = CHANNELS;
   const int depth = s.fh * s.fw * IC, oc0 = blockIdx.y * MOST, count = min(MOST, s.oc - oc0);
   const int stored = min(MOST, s.oc);  // results of a position in shared memory
   const bool padded = s.pad_h > 0 || s.pad_w > 0;
@@ -87,7 +94,7 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
   for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
     const FewTile tile(s, number);
     __syncthreads();  // the tile before has been read, and its results
-    copy_patch<FPROP_THREADS / 32>(s, tile, x, patch);
+    copy_patch<FPROP_THREADS / 32>(s, IC, tile, x, patch);
     int from[EACH], row[EACH], column[EACH];
     UNROLL for (int i = 0; i < EACH; i++) {
       const int p = min((int)threadIdx.x + i * FPROP_THREADS, tile.count - 1), r = p / tile.width;
@@ -136,37 +143,39 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
 
 template <class T>
 INLINE void few_wgrad(const T *x, const T *g, float *work, const FewShape &s, int tiles) {
-  constexpr int WARPS = WGRAD_THREADS / 32, TAPS = 32;  // TAPS: of a block
+  constexpr int WARPS = WGRAD_THREADS / 32, IC = CHANNELS;  // IC: of a column
   __shared__ __align__(16) float shared[PATCH + POSITIONS * MOST];
   float *patch = shared, *gradients = shared + PATCH;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int tap = min((int)blockIdx.x * TAPS + lane, s.fh * s.fw - 1);
-  const int tap_h = tap / s.fw * s.dilation_h, tap_w = tap % s.fw * s.dilation_w;
-  const int share_of_65536 = 65535 / s.oc + 1;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, lanes = 32 / s.groups;  // of a group
+  const int parts = s.ic / IC, column = min((int)blockIdx.x * lanes + lane % lanes, s.fh * s.fw * parts - 1);
+  const int tap = column / parts, tap_h = tap / s.fw * s.dilation_h, tap_w = tap % s.fw * s.dilation_w;
+  const int outputs = s.groups * MOST, oc0 = blockIdx.z * outputs, count = min(outputs, s.oc - oc0);
+  const int share = ((1 << 18) - 1) / count + 1;  // k / count = k * share >> 18 for what a tile has of g
+  const float *taps = patch + (tap_h * s.pitch + tap_w * s.ic + (column - tap * parts) * IC);
+  const float *mine = gradients + lane / lanes * MOST;
   float sum[MOST][IC] = {};
   for (int e = threadIdx.x; e < POSITIONS * MOST; e += WGRAD_THREADS) gradients[e] = 0.f;  // of channels that are none
   for (int number = blockIdx.y; number < tiles; number += gridDim.y) {
     const FewTile tile(s, number);
     __syncthreads();  // the tile before has been read
-    copy_patch<WARPS>(s, tile, x, patch);
+    copy_patch<WARPS>(s, s.ic, tile, x, patch);
     for (int r = warp; r < tile.height; r += WARPS) {
-      const int first = r * tile.width * MOST, elements = tile.width * s.oc;
-      each_of_line(g + tile.line(s, r), 0, elements, elements, [&](int e, float v) {
-        const int position = e * share_of_65536 >> 16;  // e / oc
-        gradients[first + position * MOST + (e - position * s.oc)] = v;
-      });
+      float *to = gradients + r * tile.width * outputs;
+      each_of_line(g + (tile.line(s, r) + oc0), tile.width * count,
+                   [&](int e) { return e + (e * share >> 18) * (s.oc - count); },
+                   [&](int e, float v) { to[e + (e * share >> 18) * (outputs - count)] = v; });
     }
     __syncthreads();
     float part[MOST][IC] = {};
-    const int share = (tile.count + WARPS - 1) / WARPS, end = min((warp + 1) * share, tile.count);
-    for (int p = warp * share; p < end;) {  // a line of positions at a time
+    const int each = (tile.count + WARPS - 1) / WARPS, end = min((warp + 1) * each, tile.count);
+    for (int p = warp * each; p < end;) {  // a line of positions at a time
       const int h = p / tile.width, w = p - h * tile.width, stop = min(end, p + tile.width - w);
-      const float *from = patch + (h * s.stride_h + tap_h) * s.pitch + (w * s.stride_w + tap_w) * IC;
+      const float *from = taps + (h * s.stride_h * s.pitch + w * s.stride_w * s.ic);
       const bool read = (unsigned)(tile.ih + h * s.stride_h + tap_h) < (unsigned)s.ih;
-      int column = tile.iw + w * s.stride_w + tap_w;
-      UNROLL_BY(2) for (; p < stop; p++, from += s.stride_w * IC, column += s.stride_w) {
-        if (!read || (unsigned)column >= (unsigned)s.iw) continue;
-        const Lanes<MOST, float> u = load<MOST>(gradients + p * MOST);
+      int at = tile.iw + w * s.stride_w + tap_w;
+      UNROLL_BY(2) for (; p < stop; p++, from += s.stride_w * s.ic, at += s.stride_w) {
+        if (!read || (unsigned)at >= (unsigned)s.iw) continue;
+        const Lanes<MOST, float> u = load<MOST>(mine + p * outputs);
         UNROLL for (int ic = 0; ic < IC; ic++) {
           const float v = from[ic];
           UNROLL for (int oc = 0; oc < MOST; oc++) part[oc][ic] = fmaf(u.v[oc], v, part[oc][ic]);
@@ -182,12 +191,12 @@ INLINE void few_wgrad(const T *x, const T *g, float *work, const FewShape &s, in
   UNROLL for (int oc = 0; oc < MOST; oc++)
     UNROLL for (int ic = 0; ic < IC; ic++) shared[warp * SUMS + (oc * IC + ic) * 32 + lane] = sum[oc][ic];
   __syncthreads();
-  work += ((long long)blockIdx.x * gridDim.y + blockIdx.y) * SUMS;
+  work += ((long long)(blockIdx.z * gridDim.x + blockIdx.x) * gridDim.y + blockIdx.y) * SUMS;
   for (int e = threadIdx.x; e < SUMS; e += WGRAD_THREADS) {
     float total = 0.f;
     for (int k = 0; k < WARPS; k++) total += shared[k * SUMS + e];
-    const int oc = e / (32 * IC), ic = e / 32 % IC;
-    work[(oc * TAPS + e % 32) * IC + ic] = total;
+    const int oc = e / (32 * IC), ic = e / 32 % IC, of = e % 32;
+    work[((of / lanes * MOST + oc) * lanes + of % lanes) * IC + ic] = total;
   }
 }
 

@@ -1,6 +1,12 @@
-"""First layers on FMA units: conv_few.cu. Of up to 8 outputs, as LeNet-5's; in float32, forward, of any number."""
+"""First layers on FMA units: conv_few.cu. Forward of up to 8 outputs, as LeNet-5's, in float32 of any number.
+
+The gradient of the filters serves up to 16 input channels, of any number of outputs: a 5x5 filter of 6 channels has 150
+columns, and each of its taps just 6.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import sum_of
@@ -14,26 +20,53 @@ from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
-CHANNELS, MOST_CHANNELS = (1, 3), (1, 2, 3, 4)                  # of x: grey and colour; of float32 forward
-TAPS, MOST, POSITIONS, FILTERS = 32, 8, 512, 3072               # of the kernels
+CHANNELS, ALL_CHANNELS, MOST_CHANNELS = (1, 3), (1, 2, 3, 4), 16  # of x: forward in 16 bits, in float32; of wgrad
+COLUMNS, MOST, POSITIONS, FILTERS = 32, 8, 512, 3072            # of the kernels
+GROUPS = (1, 2, 4)                                              # of MOST outputs, that a block of wgrad may have
 THREADS = {"fprop": 128, "wgrad": 256}
 BLOCKS = {"fprop": 4, "wgrad": 2}                               # on a multiprocessor
 SPLIT, BANKS = 32, 32                                           # threads that share a sum; of shared memory
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "ih", "iw", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w",
-    "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "pixels", "pitch"))
+    "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "pixels", "pitch", "ic", "groups"))
 
 
-def pitch_of(desc: ConvDesc, line: int) -> int:
-    """Returns the floats from a line to the next at which the taps of a warp meet least in a bank."""
-    taps = [(tap // desc.w.f * desc.h.d, tap % desc.w.f * desc.w.d * desc.ic)
-            for tap in range(min(TAPS, desc.h.f * desc.w.f))]
-    return max(range(line, line + BANKS), key=lambda pitch: len({(h * pitch + w) % BANKS for h, w in taps}))
+def pitch_of(desc: ConvDesc, line: int, each: int, columns: int) -> int:
+    """Returns the floats from a line to the next at which the columns of a warp, of `each` channels, meet least in a
+    bank."""
+    firsts = [(tap // desc.w.f * desc.h.d, tap % desc.w.f * desc.w.d * desc.ic + part)
+              for tap in range(desc.h.f * desc.w.f) for part in range(0, desc.ic, each)][:columns]
+    return max(range(line, line + BANKS), key=lambda pitch: len({(h * pitch + w) % BANKS for h, w in firsts}))
 
 
 def blocks_of(tiles: int, most: int) -> int:
     """Returns the fewest blocks, at most `most`, of which none has more tiles than it must."""
     return ceil_div(tiles, ceil_div(tiles, max(1, most)))
+
+
+class Cut(NamedTuple):
+    """How a pass is cut: the channels of a column, the groups of outputs of a block, and tiles of each."""
+
+    each: int
+    groups: int
+    columns: int  # tiles of columns, of wgrad
+    outputs: int  # tiles of outputs
+
+    @property
+    def wide(self) -> int:
+        """How many columns a tile has."""
+        return COLUMNS // self.groups
+
+
+def cut_of(pass_name: str, desc: ConvDesc) -> Cut:
+    """Returns the cut of which fewest lanes have nothing to do."""
+    if pass_name == "fprop":
+        return Cut(desc.ic, 1, 1, ceil_div(desc.oc, MOST))
+    each = next(each for each in reversed(ALL_CHANNELS) if desc.ic % each == 0)
+    columns = desc.h.f * desc.w.f * desc.ic // each
+    cuts = [Cut(each, groups, ceil_div(columns * groups, COLUMNS), ceil_div(desc.oc, groups * MOST))
+            for groups in GROUPS]
+    return min(cuts, key=lambda cut: cut.columns * cut.outputs)
 
 
 class Few(Candidate):
@@ -44,48 +77,50 @@ class Few(Candidate):
         self.pass_name, self.name, self.reads = pass_name, f"few_{pass_name} {dtype}", dtype
         self.writes = dtype if fprop else "float32"
         self.precisions = None if dtype == "float32" else (precision_of(dtype),)
-        self.serves_more = dtype == "float32" and fprop
+        self.narrow = fprop and dtype != "float32"  # which tensor cores do better
         operands, relu = ("ptr x, ptr w, ptr b, ptr y", ", i32 relu") if fprop else ("ptr x, ptr g, ptr work", "")
-        self.kernels = {ic: Kernel("conv_few.cu", f"few_{pass_name}_{dtype}",
-                                   f"{operands}, {SHAPE_ARGS}, i32 tiles{relu}", threads=THREADS[pass_name],
-                                   defines={"CHANNELS": ic})
-                        for ic in (MOST_CHANNELS if self.serves_more else CHANNELS)}
+        self.kernels = {each: Kernel("conv_few.cu", f"few_{pass_name}_{dtype}",
+                                     f"{operands}, {SHAPE_ARGS}, i32 tiles{relu}", threads=THREADS[pass_name],
+                                     defines={"CHANNELS": each})
+                        for each in (CHANNELS if self.narrow else ALL_CHANNELS)}
 
     def rejection(self, desc: ConvDesc) -> str | None:
-        if refused := channels_refusal(desc):
+        fprop = self.pass_name == "fprop"
+        if refused := channels_refusal(desc, ALL_CHANNELS[-1] if fprop else MOST_CHANNELS):
             return refused
-        if not self.serves_more and (desc.ic not in CHANNELS or desc.oc > MOST):
+        if self.narrow and (desc.ic not in CHANNELS or desc.oc > MOST):
             return f"{desc.ic} to {desc.oc} channels, 1 or 3 to at most {MOST} are served"
-        if not self._tiles(desc) or MOST * desc.h.f * desc.w.f * desc.ic > FILTERS:
+        if not self._tiles(desc) or (fprop and MOST * desc.h.f * desc.w.f * desc.ic > FILTERS):
             return f"{desc.h.f}x{desc.w.f} taps of {desc.ic} channels do not fit into shared memory"
         return oversized(desc)
 
     def cost(self, desc: ConvDesc) -> Cost:
-        taps, c = desc.h.f * desc.w.f, device().table.stem
-        padded = ceil_div(desc.oc, MOST) * MOST / desc.oc
+        c, cut = device().table.stem, cut_of(self.pass_name, desc)
+        padded, launches = cut.outputs * cut.groups * MOST / desc.oc, 1
         if self.pass_name == "wgrad":
-            padded *= ceil_div(taps, TAPS) * TAPS / taps
-        flops = desc.useful_flops * padded / c.few[self.pass_name, desc.ic]
-        launches = 2 if self.pass_name == "wgrad" else 1
+            padded *= cut.columns * cut.wide * cut.each / (desc.h.f * desc.w.f * desc.ic)
+            launches = 2
+        flops = desc.useful_flops * padded / c.few[self.pass_name, cut.each]
         return Cost((Stage(flops, "fma", desc.nbytes(ITEMSIZE[self.reads]) / c.dram, "dram",
-                           (2 * launches - 1) * c.depth, launches * c.launches, c.seen * (desc.oc > MOST)),))
+                           (2 * launches - 1) * c.depth, launches * c.launches,
+                           c.seen * (launches == 1 and desc.oc > MOST)),))
 
     def sizes(self, desc: ConvDesc) -> tuple[int, ...]:
         """Returns the integers of FewShape, and how many tiles there are."""
-        tiles, h, w = self._tiles(desc), desc.h, desc.w
+        tiles, h, w, cut = self._tiles(desc), desc.h, desc.w, cut_of(self.pass_name, desc)
         assert tiles, self.rejection(desc)
         return (h.i, w.i, h.o, w.o, desc.oc, h.f, w.f, h.s, w.s, h.p, w.p, h.d, w.d, *tiles[:-1],
-                tiles.line // desc.ic, pitch_of(desc, tiles.line), desc.n * tiles.per_image)
+                tiles.line // desc.ic, pitch_of(desc, tiles.line, cut.each, cut.wide), desc.ic, cut.groups,
+                desc.n * tiles.per_image)
 
     def _tiles(self, desc: ConvDesc) -> Tiles | None:
-        return tiles_of(desc, POSITIONS, BANKS - 1, device().sm_count)
+        return tiles_of(desc, POSITIONS // cut_of(self.pass_name, desc).groups, BANKS - 1, device().sm_count)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return self._fprop(desc) if self.pass_name == "fprop" else self._wgrad(desc)
 
     def _fprop(self, desc: ConvDesc) -> Launch:
-        kernel, sizes = self.kernels[desc.ic], self.sizes(desc)
-        columns = ceil_div(desc.oc, MOST)
+        kernel, sizes, columns = self.kernels[desc.ic], self.sizes(desc), cut_of("fprop", desc).outputs
         grid = blocks_of(sizes[-1], context.sm_count * BLOCKS["fprop"] // columns), columns
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
@@ -94,15 +129,16 @@ class Few(Candidate):
         return launch
 
     def _wgrad(self, desc: ConvDesc) -> Launch:
-        kernel, sizes, taps, columns = self.kernels[desc.ic], self.sizes(desc), desc.h.f * desc.w.f, TAPS * desc.ic
-        chunks, depth = ceil_div(taps, TAPS), taps * desc.ic
-        blocks = blocks_of(sizes[-1], context.sm_count * BLOCKS["wgrad"] // chunks)
-        add_up = sum_of([(chunk * blocks, blocks, chunk * columns, desc.oc, min(columns, depth - chunk * columns))
-                         for chunk in range(chunks)], MOST, columns, depth, SPLIT)
+        cut, sizes, depth = cut_of("wgrad", desc), self.sizes(desc), desc.h.f * desc.w.f * desc.ic
+        kernel, rows, columns = self.kernels[cut.each], cut.groups * MOST, cut.wide * cut.each
+        blocks = blocks_of(sizes[-1], context.sm_count * BLOCKS["wgrad"] // (cut.columns * cut.outputs))
+        add_up = sum_of([((k * cut.columns + j) * blocks, blocks, k * rows * depth + j * columns,
+                          min(rows, desc.oc - k * rows), min(columns, depth - j * columns))
+                         for k in range(cut.outputs) for j in range(cut.columns)], rows, columns, depth, SPLIT)
 
         def launch(x: Array, g: Array, dw: Array) -> None:
-            work = empty((blocks * chunks * MOST * columns,), "float32")
-            kernel((chunks, blocks), x, g, work, *sizes)
+            work = empty((cut.outputs * cut.columns * blocks * rows * columns,), "float32")
+            kernel((cut.columns, blocks, cut.outputs), x, g, work, *sizes)
             add_up(work, dw)
         return launch
 

@@ -1,8 +1,4 @@
-"""Gradients of convolutions with at most four input channels: conv_stem.cu and conv_stem_wgrad.cu. And the tiles of the
-other first layers.
-
-The gradient of the filters serves up to 16: a 5x5 filter of 6 channels has 150 columns, and each of its taps just 6.
-"""
+"""Gradients of inputs of at most four channels: conv_stem.cu. And the tiles of first layers."""
 
 from __future__ import annotations
 
@@ -12,20 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.cuda.conv.costs import Cost, Stage, device
-from alpha.cuda.conv.ffma.gemm import Tile
-from alpha.cuda.conv.ffma.schedule_wgrad import Tiling, stem_schedule
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, dgrad_slabs, oversized
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.memory import Array, upload
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
-MOST_CHANNELS, MOST_WGRAD_CHANNELS = 4, 16
+MOST_CHANNELS = 4
 THREADS, POSITIONS, FILTER_FLOATS = 128, 8, 8192  # of conv_stem.cu
 LANES, COLUMNS = 16, 64                           # threads of a position; output channels that they read at once
 BLOCKS = 4                                        # resident on a multiprocessor
-SUM_THREADS, SUM_CHANNELS = 512, 16               # of conv_stem_wgrad.cu
 PATCH = 5120                                      # elements of x that a tile of the other kernels reads, at most
 WARPS, TILE_BLOCKS = 8, 2                         # that copy a patch; resident on a multiprocessor
 COPY, PER_TILE = 0.5, 2                           # of a tile, in blocks of 16 positions of all channels: estimates
@@ -143,47 +136,4 @@ class StemDgrad(Candidate):
         return launch
 
 
-class StemWgrad(Candidate):
-    """stem_wgrad with a tile."""
-
-    pass_name = "wgrad"
-
-    def __init__(self, tile: Tile) -> None:
-        self.tile = tile
-        self.name = f"stem_wgrad {tile}"
-        self.kernel = Kernel("conv_stem_wgrad.cu", "stem_wgrad", "ptr x, ptr g, ptr work, ptr classes, ptr units, "
-                             "i64 x_image, i64 g_image, i32 images, i32 ic, i32 oc", threads=tile.threads,
-                             shared=tile.shared_bytes(False, False), defines=tile.defines)
-        self.sum = Kernel("conv_stem_wgrad.cu", "stem_sum", "ptr work, ptr dw, ptr sums, ptr first, i32 row_tiles, "
-                          "i32 oc, i32 dw_row", threads=SUM_THREADS, defines=tile.defines)
-
-    def rejection(self, desc: ConvDesc) -> str | None:
-        if self.tile.vector == 4 and desc.oc % 4:
-            return f"{desc.oc} output channels are no multiple of 4"
-        return refusal(desc, MOST_WGRAD_CHANNELS)
-
-    def cost(self, desc: ConvDesc) -> Cost:
-        tile, columns, c = self.tile, desc.h.f * desc.w.f * desc.ic, device().table.stem
-        padded = (ceil_div(columns, tile.columns) * tile.columns / columns
-                  * ceil_div(desc.oc, tile.rows) * tile.rows / desc.oc)
-        both = first_stage(desc, padded, c.wgrad[str(tile)])
-        return Cost((both, Stage(depth=2 * c.depth, launches=2 * c.launches)))
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        tile = self.tile
-        plan = stem_schedule(desc, Tiling(tile.rows, tile.columns, tile.k, tile.blocks * context.sm_count, 0.0))
-        classes, units, sums, first = (upload(table) for table in plan[:4])
-        x_image, g_image = desc.h.i * desc.w.i * desc.ic, desc.h.o * desc.w.o * desc.oc
-        dw_row = desc.h.f * desc.w.f * desc.ic
-        grid, work_size, kernel = len(plan.units), len(plan.units) * tile.rows * tile.columns, self.kernel
-
-        def launch(x: Array, g: Array, dw: Array) -> None:
-            work = empty((work_size,), "float32")
-            kernel(grid, x, g, work, classes, units, x_image, g_image, desc.n, desc.ic, desc.oc)
-            self.sum((dw_row, plan.row_tiles, tile.rows // SUM_CHANNELS), work, dw, sums, first,
-                     plan.row_tiles, desc.oc, dw_row)
-        return launch
-
-
-CANDIDATES = (StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8)),
-              StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, vector=1)))
+CANDIDATES = (StemDgrad(),)

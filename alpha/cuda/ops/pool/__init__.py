@@ -234,7 +234,8 @@ def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair
     if memory := lazy.reserve_for(shape, [g]) if apart else None:
         write = partial(_write, _BACKWARD, plan_of, g, (place,))
         return lazy.defer(memory, (g, place), write, hurries=True)
-    _launch(_BACKWARD.elements if place else _WIDE_BACKWARD, g.dtype, plan_of(0), place or index, g, dx := empty(shape, g.dtype))
+    kernels = _BACKWARD.elements if place else _WIDE_BACKWARD
+    _launch(kernels, g.dtype, plan_of(0), place or index, g, dx := empty(shape, g.dtype))
     return dx
 
 
