@@ -190,11 +190,10 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         launches={"fprop": 1, "wgrad": 2},
         depth={"fprop": 10, "wgrad": 13},  # tables, fragments of w; sums over blocks
         dram=1.1,                          # of the rate of memory
-        # Clocks of a multiprocessor for a position and all columns, and for each chunk of filters, by pass and channels
-        # of g that are read at a time, bytes of an element and products.
-        clocks={("fprop", 4): {(4, 3): (2.3, 22.0), (4, 1): (8.9, 11.1), (2, 1): (9.3, 3.8)},
-                ("wgrad", 4): {(4, 3): (2.3, 22.4), (2, 1): (2.0, 12.2)},
-                ("wgrad", 1): {(4, 1): (6.5, 13.7), (2, 1): (2.5, 23.9)}}),
+        # Clocks of a multiprocessor for a position and all columns, and for each chunk of filters, by pass, bytes of an
+        # element and products.
+        clocks={"fprop": {(4, 3): (2.3, 22.0), (4, 1): (8.9, 11.1), (2, 1): (9.3, 3.8)},
+                "wgrad": {(4, 3): (2.3, 22.4), (4, 1): (6.5, 13.7), (2, 1): (2.0, 12.2)}}),
     wgmma=Group(
         launches=1, depth=4,
         # Of a block of 64 of k, and of the end of a tile whose results have 16 bits; of pairs a block of outputs alone.

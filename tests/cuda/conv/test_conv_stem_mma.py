@@ -147,7 +147,7 @@ def wgrad(c, case: Case, x, g) -> np.ndarray:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_wgrad_is_exact(case, c):
     desc = case.desc
-    if c.vector == 4 and desc.oc % 4:
+    if desc.oc % 4:
         assert "no multiple of 4" in (c.rejection(desc) or "")
         return
     assert not c.rejection(desc)

@@ -11,7 +11,7 @@
 //           and which position an element of the sum, is chosen so; 16 bits of two positions are paired in registers.
 //           What positions read of x is a patch; the next tile's is copied while one is multiplied
 // Requires: sm_80; one group; an image of x or g has fewer than 2^31 elements; OH < 2^15 - 1; a patch has at
-//           most PATCH elements; ALIGNED: OC is a multiple of 4
+//           most PATCH elements; OC is a multiple of 4
 // Threads:  8 warps: two halves of the channels, four batches of positions; persistent blocks, grid (chunks of k,
 //           blocks, tiles of channels). The four sums meet in shared memory. A block has a slot of the workspace,
 //           [channel tile][chunk][block][channel][k], and sum_slices.cu adds these up, in order
@@ -29,18 +29,11 @@ constexpr int PIECES = 2 * STEP / 8, LOADS = 2 * PIECES;    // positions that a 
 // Four neighbouring channels of a position. Elements of 16 bits stay in pairs: each by itself would take a register.
 struct Piece { unsigned word[sizeof(ELEMENT)]; };
 
-template <class E> INLINE Piece load_piece(const E *from, int left) {  // left: channels that exist
-  Piece piece = {};
-  if constexpr (ALIGNED) {
-    using Words = std::conditional_t<WIDE, uint4, uint2>;
-    const Words words = left > 0 ? *reinterpret_cast<const Words *>(from) : Words{};
-    memcpy(piece.word, &words, sizeof(words));
-  } else {
-    E v[4];
-    UNROLL for (int q = 0; q < 4; q++) v[q] = q < left ? from[q] : from_float<E>(0.f);
-    if constexpr (sizeof(E) == 4) memcpy(piece.word, v, sizeof(v));
-    else piece.word[0] = pair_of(v[0], v[1]), piece.word[1] = pair_of(v[2], v[3]);
-  }
+INLINE Piece load_piece(const ELEMENT *from, int left) {  // left: channels that exist
+  using Words = std::conditional_t<WIDE, uint4, uint2>;
+  const Words words = left > 0 ? *reinterpret_cast<const Words *>(from) : Words{};
+  Piece piece;
+  memcpy(piece.word, &words, sizeof(words));
   return piece;
 }
 
@@ -88,7 +81,7 @@ INLINE void exact(const StemShape &s, const ELEMENT *x, const ELEMENT *g, int ti
   }
 }
 
-ALPHA_GLOBAL(stem_mma_wgrad, (THREADS, ALIGNED ? 2 : 1),
+ALPHA_GLOBAL(stem_mma_wgrad, (THREADS, 2),
              (const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int tiles)) {
   ptx::follow();
   DYNAMIC_SHARED(float, smem);

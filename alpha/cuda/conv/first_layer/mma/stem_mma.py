@@ -125,25 +125,25 @@ class StemMmaFprop(Candidate):
 
 
 class StemMmaWgrad(Candidate):
-    """stem_mma_wgrad in a mode, for g whose channels are a multiple of `vector`."""
+    """stem_mma_wgrad in a mode, for g whose channels are a multiple of 4."""
 
     pass_name = "wgrad"
 
-    def __init__(self, mode: Mode, vector: int) -> None:
-        self.mode, self.precisions, self.reads, self.vector = mode, (mode.precision,), mode.dtype, vector
-        self.name = f"conv_stem_mma_wgrad {mode.precision} {vector}"
+    def __init__(self, mode: Mode) -> None:
+        self.mode, self.precisions, self.reads = mode, (mode.precision,), mode.dtype
+        self.name = f"conv_stem_mma_wgrad {mode.precision}"
         self.kernel = Kernel(
             "conv_stem_mma_wgrad.cu", "stem_mma_wgrad", f"ptr x, ptr g, ptr work, {SHAPE_ARGS}, i32 tiles",
             threads=THREADS, shared=max(2 * PATCH * ITEMSIZE[mode.dtype], 4 * 4 * COLUMNS * CHUNK),
-            defines={**mode.defines, "ALIGNED": int(vector == 4)})
+            defines=mode.defines)
 
     def rejection(self, desc: ConvDesc) -> str | None:
-        if desc.oc % self.vector:
-            return f"{desc.oc} output channels are no multiple of {self.vector}"
+        if desc.oc % 4:
+            return f"{desc.oc} output channels are no multiple of 4"
         return refusal(desc)
 
     def cost(self, desc: ConvDesc) -> Cost:
-        return Cost((only_stage("wgrad", desc, self.mode, self.vector),))
+        return Cost((only_stage("wgrad", desc, self.mode),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         tiles, chunks, row_tiles = _tiles(desc, context.sm_count), chunks_of(desc), ceil_div(desc.oc, COLUMNS)
@@ -163,18 +163,16 @@ class StemMmaWgrad(Candidate):
         return launch
 
 
-def only_stage(pass_name: str, desc: ConvDesc, mode: Mode, vector: int = 4) -> Stage:
+def only_stage(pass_name: str, desc: ConvDesc, mode: Mode) -> Stage:
     """Returns what memory, the tensor cores or all instructions need, whichever is most."""
     on, itemsize, chunks = device(), ITEMSIZE[mode.dtype], chunks_of(desc)
     c, tiles = on.table.stem_mma, _tiles(desc, on.sm_count)
     rows = desc.n * tiles.per_image * ceil_div(tiles.height * tiles.width, 16) * 16 * ceil_div(desc.oc, COLUMNS)
-    each, per_chunk = c.clocks[pass_name, vector][itemsize, mode.products]
+    each, per_chunk = c.clocks[pass_name][itemsize, mode.products]
     products = COLUMNS * CHUNK * mode.products / (on.mma * 2 / itemsize)
     clocks = max(each + per_chunk * chunks, products * chunks)
     return Stage(rows * clocks / on.sm_count, "clocks", desc.nbytes(itemsize) / c.dram, "dram",
                  c.depth[pass_name], c.launches[pass_name])
 
 
-VECTORS = {"fp32": (4,), "tf32": (1,), "bf16": (4, 1), "fp16": (4, 1)}  # the others are missed by no network
-CANDIDATES = (*(StemMmaFprop(mode) for mode in MODES),
-              *(StemMmaWgrad(mode, vector) for mode in MODES for vector in VECTORS[mode.precision]))
+CANDIDATES = (*map(StemMmaFprop, MODES), *map(StemMmaWgrad, MODES))
