@@ -106,8 +106,7 @@ CASES = [
     Case("group_norm", floats(2, 3, 3, 16), floats(16, seed=1), floats(16, seed=2), groups=2, dtypes=FLOAT_DTYPES,
          rtol=2e-5, atol=1e-5),
     Case("group_norm", floats(2, 3, 6), None, None, groups=3, rtol=2e-5, atol=1e-5),
-    # Samples that a cluster of 2, 4 or 8 blocks holds: full ones, uneven ones, and one with a block that gets no row;
-    # groups of one channel, of a piece and more, and of what is no power of two.
+    # Samples of several blocks; groups of one channel, of a piece and more, and of what is no power of two.
     *[Case("group_norm", floats(*shape), floats(shape[-1], seed=1), floats(shape[-1], seed=2), groups=groups, rtol=2e-5,
            atol=1e-5, dtypes=FLOAT_DTYPES)
       for shape, groups in (((2, 32, 32, 64), 32), ((2, 60, 60, 4), 2), ((1, 47, 47, 3), 3), ((3, 13, 1024), 1),
@@ -163,7 +162,6 @@ def test_agrees_with_the_cpu_when_threads_walk_far(one_block, case):
 @pytest.fixture
 def short_turns(monkeypatch):
     """Many small tasks in a sample, and turns from the first sample on."""
-    monkeypatch.setattr(sample_norm, "_held", lambda *args: None)  # nothing fits into registers
     for name, value in (("STEPS", 4), ("LAG", 1)):
         monkeypatch.setattr(sample_norm, name, value)
     sample_norm._turns.cache_clear()
@@ -225,7 +223,7 @@ def test_a_large_mean_costs_no_digits_of_the_variance(shape):
     assert_equal_at(istd, 1 / np.sqrt(groups.var((0, 2)) + 1e-5).reshape(istd.shape), rtol=1e-5)
 
 
-# Rows in registers, and longer ones; samples that a block or a cluster holds, and larger ones.
+# Rows in registers, and longer ones; samples of one block, and larger ones.
 @pytest.mark.parametrize("shape, groups", [
     ((40, 5), 0), ((3, 1024), 0), ((2, 8196), 0), ((2, 2051), 0), ((40, 5), 1), ((3, 70, 24), 4), ((2, 1000, 32), 4),
     ((2, 300, 260), 65), ((1, 9000, 3), 1)])

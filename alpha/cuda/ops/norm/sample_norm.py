@@ -1,14 +1,12 @@
-"""Layer and group normalisation on the GPU (layer_norm.cu, group_norm.cu, group_norm_held.cu)."""
+"""Layer and group normalisation on the GPU (layer_norm.cu, group_norm.cu)."""
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
-from math import gcd, prod
+from math import prod
 from typing import NamedTuple
 
 from alpha.cuda.ops.norm import NORM, Norm
-from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, Shape, counters, empty
 from alpha.cuda.runtime.walk import CHAIN, THREADS, WALK, Walk, ceil_div, per_piece, pieces_of, walk
@@ -30,18 +28,13 @@ _LAYER_GRADIENT_LONG = per_piece("layer_norm.cu", "gradient_long", f"{_SAMPLE_GR
 _PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums", f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}")
 _PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals", "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n")
 
-PIECES = 32 << 10           # bytes of shared memory for a block's pieces in group_norm_held.cu,
-SUMS = (4 << 10, 28 << 10)  # and for what it sums: as a rule, and at most
 _TURNS = f"ptr partial, ptr tickets, u32 tasks, u32 lag, {WALK}, i32 k"
 _GROUP_NORM = per_piece("group_norm.cu", "normalize", f"{_LAYER}, {_TURNS}")
-_GROUP_NORM_HELD = {(blocks, sums): per_piece("group_norm_held.cu", entry, f"{_LAYER}, {WALK}, block[32] adding",
-                                             shared=PIECES + sums)
-                    for blocks, entry in ((1, "block"), *((n, f"cluster_{n}") for n in (2, 4, 8))) for sums in SUMS}
 _GROUP_GRADIENT = per_piece("group_norm.cu", "gradient", f"{_SAMPLE_GRADIENT}, ptr totals, ptr coefficients, {_TURNS}")
 
 
 # ---- layer norm ------------------------------------------------------------------------------------------------------
-HELD = 8  # pieces of a row, or of a sample, that a thread keeps
+HELD = 8  # pieces of a row that a thread keeps
 NARROW = 4  # threads that a row has at least, if each of them then has 4 pieces
 GRAD_NARROW = 8  # the same of the backward pass, and of all the pieces that a thread may have:
 GRAD_HELD = {1: 4, 4: 8, 8: 4}  # lanes of a piece -> pieces
@@ -61,14 +54,9 @@ class _Rows(NamedTuple):
     chunks: int       # of what is summed backward
 
 
-def _bits(n: int) -> int:
-    """Returns the smallest k with 2^k >= n."""
-    return (n - 1).bit_length()
-
-
 def _power(n: int) -> int:
     """Returns the smallest power of two that is at least n."""
-    return 1 << _bits(n)
+    return 1 << (n - 1).bit_length()
 
 
 @lru_cache(maxsize=1024)
@@ -116,7 +104,6 @@ def _layer_norm_grad(g: Array, x: Array, norm: tuple, dx: Array, n: int) -> Arra
 
 # ---- group norm ------------------------------------------------------------------------------------------------------
 STEPS = 16  # rows of a thread in a task
-SERIAL = 8  # sums of a block that a thread adds up, one after the other
 LAG = 264   # tasks that are summed before the first one is written: no fewer than run at once, yet L2 holds them
 
 
@@ -138,50 +125,11 @@ def _turns(samples: int, pixels: int, channels: int, dtype: str) -> _Turns:
     return _Turns(kind, w, tasks, min(tasks, max(w.grid, LAG)))
 
 
-class _Held(NamedTuple):
-    """How blocks hold a sample; see group_norm_held.cu."""
-
-    kind: tuple[str, bool]
-    sums: int      # bytes
-    walk: Walk
-    adding: bytes
-
-
-@lru_cache(maxsize=256)
-def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clusters: bool) -> _Held | None:
-    """Returns how blocks hold a sample, None where it is too large for them."""
-    (kind, lanes), k = pieces_of(channels, dtype), channels // groups
-    width = channels // lanes  # pieces of a row
-    if width > THREADS or not samples * pixels:
-        return None
-    step = THREADS // width
-    blocks = _power(ceil_div(pixels, HELD * step))
-    chunk = ceil_div(pixels, blocks)
-    in_warps = width < 32 and width == _power(width)
-    shared = gcd(k, lanes)  # channels of a column
-    rows = THREADS // 32 if in_warps else step
-    needed = 16 * groups + 4 * rows * channels // shared
-    if blocks > (8 if clusters else 1) or needed > SUMS[-1]:
-        return None
-    team = min(5, _bits(ceil_div(rows * k // shared, SERIAL)))
-    per_warp = max(1, 32 >> team)
-    adding = struct.pack("@8i", k, groups, ceil_div(groups, per_warp) * per_warp, channels // shared, _bits(shared),
-                         in_warps, team, min(team, _bits(k // shared)))
-    return _Held(kind, min(size for size in SUMS if needed <= size),
-                 Walk(samples * blocks, blocks, chunk,
-                      struct.pack("@qqiiiiq", pixels, width, width, step, 1, blocks, chunk)), adding)
-
-
 @ops.group_norm.impl("cuda")
 def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups: int, eps: float) -> Arrays:
     samples, channels, pixels = x.shape[0], x.shape[-1], prod(x.shape[1:-1])
     y, statistics = empty(x.shape, x.dtype), [empty((samples, 1, groups, 1), "float32") for _ in range(3)]
     norm = *Norm.of(gamma, beta, *statistics[:2]), statistics[2]
-    held = _held(samples, pixels, channels, groups, x.dtype, context.arch == "sm_90a")
-    if held:
-        w = held.walk
-        _GROUP_NORM_HELD[w.chunks, held.sums][held.kind](w.grid, x, *norm, y, eps, w.block, held.adding)
-        return y, *statistics
     t = _turns(samples, pixels, channels, x.dtype)
     partial = empty((samples, 2, channels, t.walk.chunks), "float32")
     _GROUP_NORM[t.kind](2 * t.tasks, x, *norm, y, eps, partial, counters(1 + samples), t.tasks, t.lag,
