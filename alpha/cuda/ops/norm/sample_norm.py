@@ -6,10 +6,10 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from alpha.cuda.ops.norm import NORM, Norm
+from alpha.cuda.ops.norm import NORM, WRITERS, Norm
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Shape, counters, empty
-from alpha.cuda.runtime.walk import CHAIN, THREADS, WALK, Walk, ceil_div, per_piece, pieces_of, walk
+from alpha.cuda.runtime.memory import Array, Shape, empty
+from alpha.cuda.runtime.walk import CHAIN, SUMMERS, THREADS, WALK, Walk, ceil_div, per_piece, pieces_of, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
@@ -28,9 +28,15 @@ _LAYER_GRADIENT_LONG = per_piece("layer_norm.cu", "gradient_long", f"{_SAMPLE_GR
 _PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums", f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}")
 _PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals", "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n")
 
-_TURNS = f"ptr partial, ptr tickets, u32 tasks, u32 lag, {WALK}, i32 k"
-_GROUP_NORM = per_piece("group_norm.cu", "normalize", f"{_LAYER}, {_TURNS}")
-_GROUP_GRADIENT = per_piece("group_norm.cu", "gradient", f"{_SAMPLE_GRADIENT}, ptr totals, ptr coefficients, {_TURNS}")
+_TEAMS = f"{WALK}, i64 items, i32 k, i32 width"
+_STATISTICS = per_piece("group_norm.cu", "statistics", f"ptr x, ptr partial, {WALK}, i32 k")
+_FINISH = per_piece("group_norm.cu", "finish", f"ptr x, ptr partial, {NORM}, ptr rest, f32 eps, {_TEAMS}")
+_APPLY = per_piece("group_norm.cu", "apply", f"ptr x, {NORM}, ptr rest, ptr y, {WALK}, i32 k")
+_SUMS = per_piece("group_norm.cu", "sums", f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}, i32 k")
+_FINISH_GRADIENT = per_piece("group_norm.cu", "finish_gradient",
+                             f"ptr partial, {NORM}, ptr rest, ptr coefficients, {_TEAMS}")
+_GRADIENT = per_piece("group_norm.cu", "gradient",
+                      f"ptr g, ptr x, {NORM}, ptr rest, ptr coefficients, i64 items, ptr dx, {WALK}, i32 k")
 
 
 # ---- layer norm ------------------------------------------------------------------------------------------------------
@@ -103,26 +109,25 @@ def _layer_norm_grad(g: Array, x: Array, norm: tuple, dx: Array, n: int) -> Arra
 
 
 # ---- group norm ------------------------------------------------------------------------------------------------------
-STEPS = 16  # rows of a thread in a task
-LAG = 264   # tasks that are summed before the first one is written: no fewer than run at once, yet L2 holds them
-
-
-class _Turns(NamedTuple):
-    """How blocks take turns at summing and writing; see group_norm.cu."""
+class _Passes(NamedTuple):
+    """How blocks pass over samples, and how threads finish what they have summed; see group_norm.cu."""
 
     kind: tuple[str, bool]
-    walk: Walk      # of a sample
-    tasks: int
-    lag: int
+    sums: Walk      # down a sample, where it is summed,
+    writes: Walk    # and where results are written
+    teams: int      # blocks of those that finish groups
+    team: tuple[int, int, int]
 
 
 @lru_cache(maxsize=256)
-def _turns(samples: int, pixels: int, channels: int, dtype: str) -> _Turns:
+def _passes(samples: int, pixels: int, channels: int, groups: int, dtype: str) -> _Passes:
     kind, lanes = pieces_of(channels, dtype)
-    short = walk(pixels, channels // lanes, pixels * channels)  # 4 rows of a thread in each chunk
-    w = walk(pixels, channels // lanes, ceil_div(short.grid, STEPS // 4))
-    tasks = samples * w.grid
-    return _Turns(kind, w, tasks, min(tasks, max(w.grid, LAG)))
+    blocks, longest = SUMMERS
+    sums = walk(pixels, channels // lanes, ceil_div(blocks, max(1, samples)), longest)
+    items, k = samples * groups, channels // groups
+    width = min(THREADS, _power(ceil_div(k * sums.chunks, 4)))
+    return _Passes(kind, sums, walk(pixels, channels // lanes, ceil_div(WRITERS, max(1, samples))),
+                   ceil_div(items * width, THREADS), (items, k, width))
 
 
 @ops.group_norm.impl("cuda")
@@ -130,22 +135,23 @@ def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups
     samples, channels, pixels = x.shape[0], x.shape[-1], prod(x.shape[1:-1])
     y, statistics = empty(x.shape, x.dtype), [empty((samples, 1, groups, 1), "float32") for _ in range(3)]
     norm = *Norm.of(gamma, beta, *statistics[:2]), statistics[2]
-    t = _turns(samples, pixels, channels, x.dtype)
-    partial = empty((samples, 2, channels, t.walk.chunks), "float32")
-    _GROUP_NORM[t.kind](2 * t.tasks, x, *norm, y, eps, partial, counters(1 + samples), t.tasks, t.lag,
-                        t.walk.block, channels // groups)
+    p = _passes(samples, pixels, channels, groups, x.dtype)
+    partial = empty((samples, 2, channels, p.sums.chunks), "float32")
+    _STATISTICS[p.kind](samples * p.sums.grid, x, partial, p.sums.block, channels // groups)
+    _FINISH[p.kind](p.teams, x, partial, *norm, eps, p.sums.block, *p.team)
+    _APPLY[p.kind](samples * p.writes.grid, x, *norm, y, p.writes.block, channels // groups)
     return y, *statistics
 
 
 def _group_norm_grad(g: Array, x: Array, norm: tuple, dx: Array) -> Array:
-    """Writes dx and returns totals[sample][dgamma, dbeta][C]."""
+    """Writes dx and returns partial[sample, chunk][dgamma, dbeta][C]."""
     samples, pixels, groups, k = x.shape
-    t = _turns(samples, pixels, groups * k, x.dtype)
-    totals, coefficients = empty((samples, 2, groups * k), "float32"), empty((2, samples * groups), "float32")
-    partial = empty((samples, 2, groups * k, t.walk.chunks), "float32")
-    _GROUP_GRADIENT[t.kind](2 * t.tasks, g, x, *norm, dx, totals, coefficients, partial, counters(1 + samples),
-                            t.tasks, t.lag, t.walk.block, k)
-    return totals
+    p = _passes(samples, pixels, groups * k, groups, x.dtype)
+    partial, coefficients = empty((samples * p.sums.chunks, 2, groups * k), "float32"), empty((2, p.team[0]), "float32")
+    _SUMS[p.kind](samples * p.sums.grid, g, x, *norm, partial, p.sums.block, k)
+    _FINISH_GRADIENT[p.kind](p.teams, partial, *norm, coefficients, p.sums.block, *p.team)
+    _GRADIENT[p.kind](samples * p.writes.grid, g, x, *norm, coefficients, p.team[0], dx, p.writes.block, k)
+    return partial
 
 
 @ops.sample_norm_grad.impl("cuda")
