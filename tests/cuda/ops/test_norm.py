@@ -136,7 +136,7 @@ def test_agrees_with_the_cpu(case):
 @pytest.fixture
 def one_block(monkeypatch):
     """Every tile of columns in one block, or few, so that small matrices make threads walk far, as large ones do."""
-    caches = cuda_reduce.walk, cuda_norm._matrix, sample_norm._rows, sample_norm._passes
+    caches = cuda_reduce.walk, cuda_norm._matrix, sample_norm._rows, sample_norm._sums
     for module, name, value in ((cuda_reduce, "BLOCKS", 1), (cuda_norm, "SUMMERS", (1, 64)),
                                 (sample_norm, "SUMMERS", (1, 64)), (sample_norm, "ROW_BLOCKS", 1)):
         monkeypatch.setattr(module, name, value)

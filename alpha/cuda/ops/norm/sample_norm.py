@@ -1,4 +1,7 @@
-"""Layer and group normalisation on the GPU (layer_norm.cu, group_norm.cu)."""
+"""Layer and group normalisation on the GPU (layer_norm.cu, group_norm.cu).
+
+Rows of layer norm that are too long for registers are samples of one pixel and one group.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,15 @@ from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
 
-_LAYER = f"ptr x, {NORM}, ptr rest, ptr y, f32 eps"
-_LAYER_NORM, _LAYER_NORM_LONG = (per_piece("layer_norm.cu", name, f"{_LAYER}, i64 rows, i64 n, i32 width")
-                                 for name in ("normalize", "normalize_long"))
-_SAMPLE_GRADIENT = f"ptr g, ptr x, {NORM}, ptr rest, ptr dx"
+_LAYER_NORM = per_piece("layer_norm.cu", "normalize",
+                        f"ptr x, {NORM}, ptr rest, ptr y, f32 eps, i64 rows, i64 n, i32 width")
 STAGES = {"float32": 1, "bfloat16": 2, "float16": 2}  # of the gradient, as layer_norm.cu has them
 _LAYER_GRADIENT = {((dtype, wide), pieces): Kernel(
     "layer_norm.cu", f"gradient_{pieces}{'' if wide else '_single'}_{dtype}",
-    f"{_SAMPLE_GRADIENT}, ptr partial, i64 rows, i64 n, i32 width", shared=wide * stages * pieces * 2 * 16 * THREADS)
+    f"ptr g, ptr x, {NORM}, ptr rest, ptr dx, ptr partial, i64 rows, i64 n, i32 width",
+    shared=wide * stages * pieces * 2 * 16 * THREADS)
     for dtype, stages in STAGES.items() for wide in (True, False) for pieces in (1, 2, 4, 8)
     if pieces < 8 or (wide and dtype == "float32")}
-_LAYER_GRADIENT_LONG = per_piece("layer_norm.cu", "gradient_long", f"{_SAMPLE_GRADIENT}, i64 n")
-_PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums", f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}")
 _PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals", "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n")
 
 _TEAMS = f"{WALK}, i64 items, i32 k, i32 width"
@@ -56,7 +56,6 @@ class _Rows(NamedTuple):
     pieces: int       # of a thread in the backward pass, 0: too many for registers
     grad_width: int
     grad_grid: int
-    walk: Walk
     chunks: int       # of what is summed backward
 
 
@@ -73,25 +72,26 @@ def _rows(rows: int, n: int, dtype: str) -> _Rows:
     width = width if width <= THREADS else 0
     held = min(GRAD_HELD[lanes], _power(ceil_div(pieces, GRAD_NARROW)))
     grad_width = _power(ceil_div(pieces, held))
-    held, grad_width = (held, grad_width) if grad_width <= THREADS else (0, THREADS)
+    held = held if grad_width <= THREADS else 0
     resident = 1 if held * lanes > 16 else 2 if held * lanes > 8 else 3  # as layer_norm.cu has it
     grad_grid = min(ROW_BLOCKS * resident, ceil_div(rows * grad_width, THREADS))
-    w, chunks = walk(rows, pieces), grad_grid
-    if rows > CHAIN * grad_grid * (THREADS // grad_width):
+    chunks = grad_grid
+    if held and rows > CHAIN * grad_grid * (THREADS // grad_width):
         chunks *= 2  # the others are what rounding has left out of the first
-    return _Rows(kind, width, ceil_div(rows * (width or THREADS), THREADS), held, grad_width, grad_grid, w,
-                 chunks if held else w.chunks)
+    return _Rows(kind, width, ceil_div(rows * width, THREADS), held, grad_width, grad_grid, chunks)
 
 
 @ops.layer_norm.impl("cuda")
 def layer_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, normalized_ndim: int, eps: float) -> Arrays:
     n = prod(x.shape[-normalized_ndim:])
-    shape = (*x.shape[:-normalized_ndim], *(1,) * normalized_ndim)
-    y, statistics = empty(x.shape, x.dtype), [empty(shape, "float32") for _ in range(3)]
-    rows, norm = statistics[0].size, (*Norm.of(gamma, beta, *statistics[:2]), statistics[2])
+    shape, rows = (*x.shape[:-normalized_ndim], *(1,) * normalized_ndim), x.size // n
     p = _rows(rows, n, x.dtype)
-    kernels = _LAYER_NORM if p.width else _LAYER_NORM_LONG
-    kernels[p.kind](p.grid, x, *norm, y, eps, rows, n, p.width or THREADS)
+    if not p.width:  # a sample of one pixel and one group
+        y, *statistics = group_norm_cuda(x.reshaped((rows, n)), gamma, beta, groups=1, eps=eps)
+        return y.reshaped(x.shape), *[found.reshaped(shape) for found in statistics]
+    y, statistics = empty(x.shape, x.dtype), [empty(shape, "float32") for _ in range(3)]
+    norm = *Norm.of(gamma, beta, *statistics[:2]), statistics[2]
+    _LAYER_NORM[p.kind](p.grid, x, *norm, y, eps, rows, n, p.width)
     return y, *statistics
 
 
@@ -99,35 +99,33 @@ def _layer_norm_grad(g: Array, x: Array, norm: tuple, dx: Array, n: int) -> Arra
     """Writes dx and returns partial[chunk][dgamma, dbeta][n]."""
     rows = x.size // n
     p = _rows(rows, n, x.dtype)
+    if not p.pieces:
+        return _group_norm_grad(g, x.reshaped((rows, 1, 1, n)), norm, dx)
     partial = empty((p.chunks, 2, n), "float32")
-    if p.pieces:
-        _LAYER_GRADIENT[p.kind, p.pieces](p.grad_grid, g, x, *norm, dx, partial, rows, n, p.grad_width)
-    else:
-        _LAYER_GRADIENT_LONG[p.kind](rows, g, x, *norm, dx, n)
-        _PARAMETER_SUMS[p.kind](p.walk.grid, g, x, *norm, partial, p.walk.block)
+    _LAYER_GRADIENT[p.kind, p.pieces](p.grad_grid, g, x, *norm, dx, partial, rows, n, p.grad_width)
     return partial
 
 
 # ---- group norm ------------------------------------------------------------------------------------------------------
-class _Passes(NamedTuple):
-    """How blocks pass over samples, and how threads finish what they have summed; see group_norm.cu."""
+class _Sums(NamedTuple):
+    """How blocks sum down samples, and threads finish the groups of these; see group_norm.cu."""
 
-    kind: tuple[str, bool]
-    sums: Walk      # down a sample, where it is summed,
-    writes: Walk    # and where results are written
-    teams: int      # blocks of those that finish groups
-    team: tuple[int, int, int]
+    walk: Walk                   # of a sample
+    teams: int                   # blocks of those that finish
+    team: tuple[int, int, int]   # what they finish: how many groups, of how many channels, by how many threads each
 
 
 @lru_cache(maxsize=256)
-def _passes(samples: int, pixels: int, channels: int, groups: int, dtype: str) -> _Passes:
-    kind, lanes = pieces_of(channels, dtype)
+def _sums(samples: int, pixels: int, channels: int, groups: int, lanes: int) -> _Sums:
     blocks, longest = SUMMERS
-    sums = walk(pixels, channels // lanes, ceil_div(blocks, max(1, samples)), longest)
+    w = walk(pixels, channels // lanes, ceil_div(blocks, max(1, samples)), longest)
     items, k = samples * groups, channels // groups
-    width = min(THREADS, _power(ceil_div(k * sums.chunks, 4)))
-    return _Passes(kind, sums, walk(pixels, channels // lanes, ceil_div(WRITERS, max(1, samples))),
-                   ceil_div(items * width, THREADS), (items, k, width))
+    width = min(THREADS, _power(ceil_div(k * w.chunks, 4)))
+    return _Sums(w, ceil_div(items * width, THREADS), (items, k, width))
+
+
+def _writes(samples: int, pixels: int, pieces: int) -> Walk:
+    return walk(pixels, pieces, ceil_div(WRITERS, max(1, samples)))
 
 
 @ops.group_norm.impl("cuda")
@@ -135,22 +133,27 @@ def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups
     samples, channels, pixels = x.shape[0], x.shape[-1], prod(x.shape[1:-1])
     y, statistics = empty(x.shape, x.dtype), [empty((samples, 1, groups, 1), "float32") for _ in range(3)]
     norm = *Norm.of(gamma, beta, *statistics[:2]), statistics[2]
-    p = _passes(samples, pixels, channels, groups, x.dtype)
-    partial = empty((samples, 2, channels, p.sums.chunks), "float32")
-    _STATISTICS[p.kind](samples * p.sums.grid, x, partial, p.sums.block, channels // groups)
-    _FINISH[p.kind](p.teams, x, partial, *norm, eps, p.sums.block, *p.team)
-    _APPLY[p.kind](samples * p.writes.grid, x, *norm, y, p.writes.block, channels // groups)
+    kind, lanes = pieces_of(channels, x.dtype)
+    columns = channels if groups > 1 else lanes  # elements of one group may be in any column: in as few as there can be
+    s = _sums(samples, pixels * channels // columns, columns, groups, lanes)
+    w = _writes(samples, pixels, channels // lanes)
+    partial = empty((samples, 2, columns, s.walk.chunks), "float32")
+    _STATISTICS[kind](samples * s.walk.grid, x, partial, s.walk.block, columns // groups)
+    _FINISH[kind](s.teams, x, partial, *norm, eps, s.walk.block, *s.team)
+    _APPLY[kind](samples * w.grid, x, *norm, y, w.block, channels // groups)
     return y, *statistics
 
 
 def _group_norm_grad(g: Array, x: Array, norm: tuple, dx: Array) -> Array:
     """Writes dx and returns partial[sample, chunk][dgamma, dbeta][C]."""
     samples, pixels, groups, k = x.shape
-    p = _passes(samples, pixels, groups * k, groups, x.dtype)
-    partial, coefficients = empty((samples * p.sums.chunks, 2, groups * k), "float32"), empty((2, p.team[0]), "float32")
-    _SUMS[p.kind](samples * p.sums.grid, g, x, *norm, partial, p.sums.block, k)
-    _FINISH_GRADIENT[p.kind](p.teams, partial, *norm, coefficients, p.sums.block, *p.team)
-    _GRADIENT[p.kind](samples * p.writes.grid, g, x, *norm, coefficients, p.team[0], dx, p.writes.block, k)
+    kind, lanes = pieces_of(groups * k, x.dtype)
+    s, w = _sums(samples, pixels, groups * k, groups, lanes), _writes(samples, pixels, groups * k // lanes)
+    partial = empty((samples * s.walk.chunks, 2, groups * k), "float32")
+    coefficients = empty((2, samples * groups), "float32")
+    _SUMS[kind](samples * s.walk.grid, g, x, *norm, partial, s.walk.block, k)
+    _FINISH_GRADIENT[kind](s.teams, partial, *norm, coefficients, s.walk.block, *s.team)
+    _GRADIENT[kind](samples * w.grid, g, x, *norm, coefficients, samples * groups, dx, w.block, k)
     return partial
 
 
