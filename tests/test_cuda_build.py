@@ -92,8 +92,7 @@ def test_what_only_hopper_has_is_compiled_for_hopper() -> None:
     """Elsewhere its bodies are empty, and nothing would be checked."""
     parts = {unit.source.stem: (architectures == HOPPER) for unit, architectures in
              (param.values for param in compilations() if not param.id.startswith("rest"))}
-    assert {"conv_wgmma", "sk_dilated_wgmma", "conv_coconv", "group_norm_held"} <= {n for n, hopper in parts.items()
-                                                                                     if hopper}
+    assert {"conv_wgmma", "sk_dilated_wgmma", "conv_coconv"} <= {n for n, hopper in parts.items() if hopper}
     assert not any(parts[name] for name in ("pool", "conv_slab", "sk_dilated", "softmax"))
 
 

@@ -8,18 +8,14 @@
 
 template <int V, class T> struct Lanes { T v[V]; };
 
-// p: a multiple of V elements, or of 16 bytes where these are fewer. LAST: nobody reads it again soon, so the L2 cache
-// may drop it first
-template <int V, bool LAST = false, class T> INLINE Lanes<V, T> load(const T *p) {
+// p: a multiple of V elements, or of 16 bytes where these are fewer
+template <int V, class T> INLINE Lanes<V, T> load(const T *p) {
   constexpr int EACH = V < LANES<T> ? V : LANES<T>;  // in one access
   using Word = typename BitsOf<EACH * sizeof(T)>::type;
   static_assert(V % EACH == 0, "whole words");
   Lanes<V, T> lanes;
   UNROLL for (int k = 0; k < V; k += EACH) {
-    const Word *from = reinterpret_cast<const Word *>(p + k);
-    Word word;
-    if constexpr (LAST) word = __ldcs(from);
-    else word = *from;
+    const Word word = *reinterpret_cast<const Word *>(p + k);
     memcpy(lanes.v + k, &word, sizeof(word));
   }
   return lanes;

@@ -30,9 +30,6 @@ INLINE int cluster_rank() {  // of this block in its cluster, x fastest
 }
 // The barrier of all threads of the cluster: what was written before arriving is seen after waiting.
 INLINE void cluster_arrive() { PTX(emu::cluster_arrive(), "barrier.cluster.arrive.release.aligned;" :: : "memory"); }
-INLINE void cluster_arrive_relaxed() {  // says that this thread came by, and nothing of what it wrote: costs no fence
-  PTX(emu::cluster_arrive(), "barrier.cluster.arrive.relaxed.aligned;" :: : "memory");
-}
 INLINE void cluster_wait() { PTX(emu::cluster_wait(), "barrier.cluster.wait.acquire.aligned;" :: : "memory"); }
 template <class T>
 INLINE T* cluster_map(T* p, int rank) {  // where that block has what this one has at p, for ordinary loads and stores

@@ -144,21 +144,21 @@ INLINE void finalize_sums(const float *__restrict__ partial, const P *gamma, con
   ALPHA_ENTRY(apply##suffix, BOUNDS(N), \
               (const T *x, const Norm<T> norm, T *y, float floor, const int *flag, const Walk w), \
               if (flag && !*flag) return; \
-              apply<T, N, false>(x, Nothing(), norm, Results<T, N>{y}, floor, w, BACKWARDS, 1)) \
+              apply<T, N>(x, Nothing(), norm, Results<T, N>{y}, floor, w, BACKWARDS, 1)) \
   ALPHA_ENTRY(apply_add##suffix, BOUNDS(N), (const T *x, const T *residual, const Norm<T> norm, T *y, float floor, \
                                              const Walk w), \
               const Elements<T, N> more{residual}; \
-              apply<T, N, false>(x, more, norm, Results<T, N>{y}, floor, w, BACKWARDS, 1)) \
+              apply<T, N>(x, more, norm, Results<T, N>{y}, floor, w, BACKWARDS, 1)) \
   BACKWARD(T, suffix, N, false) \
   BACKWARD(T, _relu##suffix, N, true)
 #define BACKWARD(T, suffix, N, RELU) \
   ALPHA_ENTRY(sums##suffix, SUMMERS, (const Pitched<T> g, const T *x, const Norm<T> norm, float *partial, \
                                         const Walk w), \
-              sums<T, N, RELU, false, AHEAD>(g, x, norm, partial, w, Place(w), 1)) \
+              sums<T, N, RELU>(g, x, norm, partial, w, Place(w))) \
   ALPHA_ENTRY(gradient##suffix, BOUNDS(N), (const Pitched<T> g, const T *x, const Norm<T> norm, \
                                             const float *coefficients, T *dx, const int *flag, const Walk w), \
               if (flag && !*flag) return; \
-              gradient<T, N, RELU, false>(g, x, norm, coefficients, Results<T, N>{dx}, w, BACKWARDS, w.columns * N, 1))
+              gradient<T, N, RELU>(g, x, norm, coefficients, Results<T, N>{dx}, w, BACKWARDS, w.columns * N, 1))
 #define PARAMETERS(P, dtype) \
   ALPHA_ENTRY(finalize_statistics_##dtype, FEW, \
               (const float *partial, const Walk w, const Outcome<P> to, const Bound y), \

@@ -24,12 +24,12 @@ using WideNorm = Norm<float>;
   ALPHA_ENTRY(sums_bound##suffix, SUMMERS, (const Pitched<float> g, const float *x, const WideNorm norm, \
                                            float *partial, OperandHeader *header, const Walk w), \
               if (blockIdx.x == 0 && threadIdx.x == 0) *header = {}; \
-              sums<float, 4, RELU, true, AHEAD>(g, x, norm, partial, w, Place(w), 1)) \
+              sums<float, 4, RELU, BoundedPair>(g, x, norm, partial, w, Place(w))) \
   ALPHA_ENTRY(gradient_planes##suffix, BOUNDS, \
               (const Pitched<float> g, const float *x, const WideNorm norm, const float *coefficients, void *dx, \
                OperandHeader *header, int *lost_ranges, const Walk w), \
               PlaneWriter out(dx, w.rows * w.columns * 4, header); \
-              gradient<float, 4, RELU, false>(g, x, norm, coefficients, out, w, BACKWARDS, w.columns * 4, 1); \
+              gradient<float, 4, RELU>(g, x, norm, coefficients, out, w, BACKWARDS, w.columns * 4, 1); \
               out.finish(header, lost_ranges))
 BACKWARD(, false)
 BACKWARD(_relu, true)
@@ -39,5 +39,5 @@ ALPHA_ENTRY(apply_planes, BOUNDS, (const float *x, const WideNorm norm, void *y,
                                    int *lost_ranges, i64 columns, i64 begin, int blocks, const Walk w),
             PlaneWriter out(y, w.rows * columns, header);
             const Among among{columns, begin};
-            apply<float, 4, false>(x, Nothing(), norm, out, floor, w, BACKWARDS, 1, among);
+            apply<float, 4>(x, Nothing(), norm, out, floor, w, BACKWARDS, 1, among);
             out.finish(header, lost_ranges, blocks))

@@ -168,9 +168,9 @@ struct Among {
   INLINE i64 operator()(i64 r, i64, i64 first) const { return r * columns + (begin + first); }
 };
 
-// ---- forward: floor is 0 with relu, else -infinity; NaN passes. LAST: x is not read again, see load
+// ---- forward: floor is 0 with relu, else -infinity; NaN passes
 
-template <class T, int N, bool LAST, class Residual, class From, class Out, class Target = Alone>
+template <class T, int N, class Residual, class From, class Out, class Target = Alone>
 INLINE void apply(const T *__restrict__ x, const Residual &residual, const From &norm, Out &&out, float floor,
                   const Walk &w, const Place &at, int k, const Target &target = Target()) {
   if (at.begin >= at.end) return;
@@ -181,7 +181,7 @@ INLINE void apply(const T *__restrict__ x, const Residual &residual, const From 
   };
   auto load = [&](i64 r) {
     const i64 offset = r * stride + first;
-    return Row{::load<N, LAST>(x + offset), residual.load(offset)};
+    return Row{::load<N>(x + offset), residual.load(offset)};
   };
   Channels<N> c(norm, first, Sharing(at.sample, stride, k));
   if constexpr (std::is_same_v<From, SampleNorm<T>> && sizeof(T) == 4)
@@ -208,13 +208,13 @@ template <class T> struct Pitched {
 };
 
 // use(v, x - mean, r) for the rows of a thread, FLIGHT of them in flight: v = g where relu passed, else 0
-template <bool RELU, bool LAST, int FLIGHT, int N, class T, class Use>
+template <bool RELU, int FLIGHT, int N, class T, class Use>
 INLINE void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Channels<N> &c, const Place &at,
                           const Walk &w, const Use &use) {
   struct Row { Lanes<N, T> g, x; };
   auto load = [&](i64 r) {
     const i64 column = at.column * N;
-    return Row{::load<N, LAST>(g.p + (r * g.pitch + column)), ::load<N, LAST>(x + (r * (w.columns * N) + column))};
+    return Row{::load<N>(g.p + (r * g.pitch + column)), ::load<N>(x + (r * (w.columns * N) + column))};
   };
   each_row<FLIGHT>(at, w, load, [&](const Row &row, i64 r) {
     float v[N], away[N];
@@ -227,11 +227,10 @@ INLINE void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Ch
   });
 }
 
-// partial[sample][sum of v, of v * (x - mean); BOUND: the largest |v|][C][chunks]
-template <class T, int N, bool RELU, bool BOUND = false, int FLIGHT = AHEAD / 2>
-INLINE void sums(const Pitched<T> &g, const T *x, const Norm<T> &norm, float *__restrict__ partial, const Walk &w,
-                 const Place &at, int k) {
-  using State = std::conditional_t<BOUND, BoundedPair, Pair>;
+// put(s), of the sums of v and of v * (x - mean) over a thread's rows; and the largest |v|, where State has room for it
+template <class State, int N, bool RELU, class T, class Put>
+INLINE void sum_gradient(const Pitched<T> &g, const T *x, const Norm<T> &norm, const Walk &w, const Place &at, int k,
+                         const Put &put) {
   const i64 first = at.column * N, stride = w.columns * N;
   State s[N];
   UNROLL for (int lane = 0; lane < N; lane++) s[lane] = {};
@@ -239,17 +238,26 @@ INLINE void sums(const Pitched<T> &g, const T *x, const Norm<T> &norm, float *__
     const Channels<N> c(norm, first, Sharing(at.sample, stride, k));
     each_stretch(at, w, [&](const Place &part) {
       State own[N] = {};
-      each_gradient<RELU, false, FLIGHT>(g, x, c, part, w, [&](const float (&v)[N], const float (&away)[N], i64) {
+      each_gradient<RELU, AHEAD>(g, x, c, part, w, [&](const float (&v)[N], const float (&away)[N], i64) {
         UNROLL for (int lane = 0; lane < N; lane++) add_up(own[lane], v[lane], away[lane]);
       });
       UNROLL for (int lane = 0; lane < N; lane++) s[lane] = MergePairs()(s[lane], own[lane]);
     });
   }
-  put_sums(s, partial + sizeof(State) / 4 * at.sample * stride * w.chunks, w, at);
+  put(s);
+}
+
+// partial[sample][these][C][chunks], for batch norm
+template <class T, int N, bool RELU, class State = Pair>
+INLINE void sums(const Pitched<T> &g, const T *x, const Norm<T> &norm, float *__restrict__ partial, const Walk &w,
+                 const Place &at) {
+  sum_gradient<State, N, RELU>(g, x, norm, w, at, 1, [&](State (&s)[N]) {
+    put_sums(s, partial + sizeof(State) / 4 * at.sample * (w.columns * N) * w.chunks, w, at);
+  });
 }
 
 // coefficients[2][statistic] = slope, offset
-template <class T, int N, bool RELU, bool LAST, class Out>
+template <class T, int N, bool RELU, class Out>
 INLINE void gradient(const Pitched<T> &g, const T *x, const Norm<T> &norm, const float *coefficients, Out &&out,
                      const Walk &w, const Place &at, i64 statistics, int k) {
   if (at.begin >= at.end) return;
@@ -261,7 +269,7 @@ INLINE void gradient(const Pitched<T> &g, const T *x, const Norm<T> &norm, const
     slope[lane] = coefficients[shared(first + lane)];
     offset[lane] = coefficients[statistics + shared(first + lane)];
   }
-  each_gradient<RELU, LAST, AHEAD / 2>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64 r) {
+  each_gradient<RELU, AHEAD / 2>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64 r) {
     float dx[N];
     UNROLL for (int lane = 0; lane < N; lane++)
       dx[lane] = __fmaf_rn(c.scale[lane], v[lane], __fmaf_rn(away[lane], slope[lane], offset[lane]));

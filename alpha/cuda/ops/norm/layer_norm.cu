@@ -8,18 +8,17 @@
 // Passes:  a row is read once and stays in registers, if HELD pieces per thread suffice. In the backward pass 32
 //          elements do, or 4 single ones; its blocks walk over many rows and keep their dgamma and dbeta in registers
 //          too, while the next rows arrive in shared memory. So a warp has a row of 1,024 elements, and waits for none.
-//          A longer row is read three times, backward twice, but for the first time from the cache; dgamma and dbeta are
-//          then a pass of their own.
+//          Longer rows are for group_norm.cu: samples of one pixel.
 //          partial[block][dgamma, dbeta][n] is added up by the last kernel; where a block has more than CHAIN rows per
 //          thread, partial[blocks + block] is what rounding has left out.
 // Accuracy: the mean is of distances from the row's first element; var by two passes. No chain of float32 has more than
 //          CHAIN terms: what these are is added to a sum that keeps what rounding leaves out.
 // Shared:  backward, pieces of 16 bytes: [stage][piece][g, x][thread].
-// Requires: 16-byte aligned tensors; fewer than 2^32 pieces in a row.
+// Requires: 16-byte aligned tensors.
 // Threads: `width` threads, a power of two up to a block, per row; see reduce.cuh for the columns.
 // Measured: H100 SXM, 134 MB tensors of rows of 1,024: the backward pass has 87 % of the bandwidth of a copy, in float32
 //          and in 16 bits.
-#include "thread_pieces.cuh"
+#include "reduce.cuh"
 
 // The sum of v - origin, as a tree; v is lost.
 template <int N> INLINE float sum_of(float (&v)[N], float origin = 0) {
@@ -29,46 +28,37 @@ template <int N> INLINE float sum_of(float (&v)[N], float origin = 0) {
   return v[0];
 }
 
-// LONG: a block takes a row of any length
-template <class T, int N, bool LONG>
+template <class T, int N>
 INLINE void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y, float eps, i64 rows, i64 n,
                       int width) {
-  using Sum = typename std::conditional<LONG, ExactSum, ShortSum>::type;
   const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
   const int lane = threadIdx.x % width;
   x += row * n, y += row * n;
   Lanes<N, T> held[HELD];
   auto each = [&](const auto &f) {
-    if constexpr (LONG) {
-      UNROLL_BY(2) for (i64 column = lane * N; column < n; column += THREADS * N) {
-        held[0] = load<N>(x + column);
-        f(0, column);
-      }
-    } else {
-      UNROLL for (int j = 0; j < HELD; j++) {
-        const int column = (lane + j * width) * N;
-        if (row < rows && column < n) f(j, column);
-      }
+    UNROLL for (int j = 0; j < HELD; j++) {
+      const int column = (lane + j * width) * N;
+      if (row < rows && column < n) f(j, column);
     }
   };
-  if (!LONG) each([&](int j, int column) { held[j] = load<N>(x + column); });
+  each([&](int j, int column) { held[j] = load<N>(x + column); });
   const float origin = row < rows ? origin_at(x) : 0;
-  Sum sum = {}, squares = {};
-  each([&](int j, i64) {
+  float sum = 0, squares = 0;
+  each([&](int j, int) {
     float v[N];
     unpack(v, held[j]);
-    sum.add(sum_of(v, origin));
+    sum += sum_of(v, origin);
   });
-  const Rounded middle(origin, fold_group(sum.value(), width, Add()) / n);
-  each([&](int j, i64) {
+  const Rounded middle(origin, fold_group(sum, width, Add()) / n);
+  each([&](int j, int) {
     float v[N];
     unpack(v, held[j]);
     UNROLL for (int k = 0; k < N; k++) v[k] -= middle.value, v[k] = (v[k] - middle.rest) * (v[k] - middle.rest);
-    squares.add(sum_of(v));
+    squares += sum_of(v);
   });
-  const float root = 1 / sqrtf(fold_group(squares.value(), width, Add()) / n + eps);
+  const float root = 1 / sqrtf(fold_group(squares, width, Add()) / n + eps);
   if (lane == 0 && row < rows) norm.put(row, middle, root);
-  each([&](int j, i64 column) {
+  each([&](int j, int column) {
     float v[N], scale[N], shift[N];
     norm.load_scale(scale, column);
     norm.load_shift(shift, column);
@@ -96,6 +86,32 @@ INLINE void keep_sum(float *to, i64 rests, float v, bool first) {
   to[0] = s.sum;
   to[rests] = s.rest == s.rest ? s.rest : 0;
 }
+
+// What a thread has in flight: COUNT pieces of 16 bytes in shared memory, where they cost no registers; or single
+// elements, in registers.
+template <class T, int N, int COUNT> struct ThreadPieces {
+  T *mine;
+  INLINE explicit ThreadPieces(void *shared) : mine(static_cast<T *>(shared) + threadIdx.x * N) {}
+  INLINE void fetch(int j, const T *from, bool there) {  // else zeros
+    ptx::cp_async<16>(mine + j * THREADS * N, from, there ? 16 : 0);
+  }
+  INLINE void commit() { ptx::cp_async_commit(); }
+  template <int PENDING> INLINE void wait() {
+    ptx::cp_async_wait<PENDING>();  // a thread reads what it has copied itself
+  }
+  INLINE void get(float (&v)[N], int j) const {
+    Lanes<N, T> piece = load<N>(mine + j * THREADS * N);
+    unpack(v, piece);
+  }
+};
+template <class T, int COUNT> struct ThreadPieces<T, 1, COUNT> {
+  T mine[COUNT];
+  INLINE explicit ThreadPieces(void *) {}
+  INLINE void fetch(int j, const T *from, bool there) { mine[j] = there ? *from : from_float<T>(0); }
+  INLINE void commit() {}
+  template <int> INLINE void wait() {}
+  INLINE void get(float (&v)[1], int j) const { v[0] = to_float(mine[j]); }
+};
 
 // How many rows a thread has in flight: as many as fit into 64 KiB of an H100's multiprocessor.
 template <class T, int N> constexpr int DEPTH = N > 1 && sizeof(T) == 2 ? 2 : 1;
@@ -207,70 +223,6 @@ INLINE void gradient(const T *__restrict__ g, const T *__restrict__ x, const Sam
   flight.template wait<0>();  // for the zeros behind the last row
 }
 
-// ---- backward of longer rows
-
-template <class T, int N>
-INLINE void gradient_long(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm,
-                          T *__restrict__ dx, i64 n) {
-  const i64 row = blockIdx.x;
-  const float middle = norm.mean[row], root = norm.istd[row], rest = norm.rest_of(row);
-  g += row * n, x += row * n, dx += row * n;
-  ExactSum sum = {0, 0}, dot = {0, 0};
-  UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
-    const auto gradient = load<N>(g + k), piece = load<N>(x + k);
-    float scale[N];
-    norm.load_scale(scale, k);
-    Pair of = {0, 0};
-    UNROLL for (int lane = 0; lane < N; lane++) {
-      const float v = to_float(gradient.v[lane]) * scale[lane];
-      of.sum += v;
-      of.dot += v * ((to_float(piece.v[lane]) - middle - rest) * root);
-    }
-    sum.add(of.sum);
-    dot.add(of.dot);
-  }
-  const Pair s = fold_group(Pair{sum.value(), dot.value()}, THREADS, MergePairs());
-  const float shift = s.sum / n, slope = s.dot / n;
-  UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
-    auto gradient = load<N>(g + k);
-    const auto piece = load<N>(x + k);
-    float scale[N];
-    norm.load_scale(scale, k);
-    UNROLL for (int lane = 0; lane < N; lane++) {
-      const float v = to_float(gradient.v[lane]) * scale[lane];
-      const float xhat = (to_float(piece.v[lane]) - middle - rest) * root;
-      gradient.v[lane] = from_float<T>(root * (v - shift - xhat * slope));
-    }
-    store_piece(dx + k, gradient);
-  }
-}
-
-template <class T, int N>
-INLINE void parameter_sums(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm,
-                           float *__restrict__ partial, const Walk &w) {
-  const Place at(w);
-  const i64 first = at.column * N, n = w.columns * N;
-  ExactSum sum[N] = {}, dot[N] = {};
-  UNROLL_BY(4) for (i64 r = at.begin; r < at.end; r += w.step) {
-    const auto gradient = load<N>(g + r * n + first), piece = load<N>(x + r * n + first);
-    const float middle = norm.mean[r], root = norm.istd[r], rest = norm.rest_of(r);
-    UNROLL for (int lane = 0; lane < N; lane++) {
-      const float v = to_float(gradient.v[lane]);
-      sum[lane].add(v);
-      dot[lane].add(v * ((to_float(piece.v[lane]) - middle - rest) * root));
-    }
-  }
-  Pair s[N];
-  UNROLL for (int lane = 0; lane < N; lane++) s[lane] = {sum[lane].value(), dot[lane].value()};
-  fold_rows<N>(s, w, MergePairs());
-  if (threadIdx.x >= w.width || at.column >= w.columns) return;
-  partial += 2 * at.chunk * n;
-  UNROLL for (int lane = 0; lane < N; lane++) {
-    partial[first + lane] = s[lane].dot;
-    partial[n + first + lane] = s[lane].sum;
-  }
-}
-
 // ---- dgamma and dbeta from partial[chunk][dgamma, dbeta][n]; a block adds up 8 columns
 
 INLINE void totals(const float *__restrict__ partial, float *dgamma, float *dbeta, i64 chunks, i64 n) {
@@ -294,21 +246,13 @@ INLINE void totals(const float *__restrict__ partial, float *dgamma, float *dbet
   ALPHA_ENTRY(gradient_##P##suffix, (THREADS, P * N > 16 ? 1 : P * N > 8 ? 2 : 3), \
               (const T *g, const T *x, const SampleNorm<T> norm, T *dx, float *partial, i64 rows, i64 n, int width), \
               gradient<T, N, P>(g, x, norm, dx, partial, rows, n, width))
-#define NORMALIZE(T, name, N, LONG) \
-  ALPHA_ENTRY(name, (THREADS, 3), \
-              (const T *x, const SampleNorm<T> norm, T *y, float eps, i64 rows, i64 n, int width), \
-              normalize<T, N, LONG>(x, norm, y, eps, rows, n, width))
 #define PIECES(T, suffix, N) \
-  NORMALIZE(T, normalize##suffix, N, false) \
-  NORMALIZE(T, normalize_long##suffix, N, true) \
+  ALPHA_ENTRY(normalize##suffix, (THREADS, 3), \
+              (const T *x, const SampleNorm<T> norm, T *y, float eps, i64 rows, i64 n, int width), \
+              normalize<T, N>(x, norm, y, eps, rows, n, width)) \
   GRADIENT(T, suffix, N, 1) \
   GRADIENT(T, suffix, N, 2) \
-  GRADIENT(T, suffix, N, 4) \
-  ALPHA_ENTRY(gradient_long##suffix, (THREADS, 3), (const T *g, const T *x, const SampleNorm<T> norm, T *dx, i64 n), \
-              gradient_long<T, N>(g, x, norm, dx, n)) \
-  ALPHA_ENTRY(parameter_sums##suffix, (THREADS, N > 4 ? 2 : 3), \
-              (const T *g, const T *x, const SampleNorm<T> norm, float *partial, const Walk w), \
-              parameter_sums<T, N>(g, x, norm, partial, w))
+  GRADIENT(T, suffix, N, 4)
 PIECE_KERNELS(PIECES)
 GRADIENT(float, _float32, LANES<float>, 8)
 ALPHA_ENTRY(parameter_totals, (THREADS, 4), (const float *partial, float *dgamma, float *dbeta, i64 chunks, i64 n),

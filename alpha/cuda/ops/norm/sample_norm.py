@@ -1,47 +1,46 @@
-"""Layer and group normalisation on the GPU (layer_norm.cu, group_norm.cu, group_norm_held.cu)."""
+"""Layer and group normalisation on the GPU (layer_norm.cu, group_norm.cu).
+
+Rows of layer norm that are too long for registers are samples of one pixel and one group.
+"""
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
-from math import gcd, prod
+from math import prod
 from typing import NamedTuple
 
-from alpha.cuda.ops.norm import NORM, Norm
-from alpha.cuda.runtime.context import context
+from alpha.cuda.ops.norm import NORM, WRITERS, Norm
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Shape, counters, empty
-from alpha.cuda.runtime.walk import CHAIN, THREADS, WALK, Walk, ceil_div, per_piece, pieces_of, walk
+from alpha.cuda.runtime.memory import Array, Shape, empty
+from alpha.cuda.runtime.walk import CHAIN, SUMMERS, THREADS, WALK, Walk, ceil_div, per_piece, pieces_of, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
 
-_LAYER = f"ptr x, {NORM}, ptr rest, ptr y, f32 eps"
-_LAYER_NORM, _LAYER_NORM_LONG = (per_piece("layer_norm.cu", name, f"{_LAYER}, i64 rows, i64 n, i32 width")
-                                 for name in ("normalize", "normalize_long"))
-_SAMPLE_GRADIENT = f"ptr g, ptr x, {NORM}, ptr rest, ptr dx"
+_LAYER_NORM = per_piece("layer_norm.cu", "normalize",
+                        f"ptr x, {NORM}, ptr rest, ptr y, f32 eps, i64 rows, i64 n, i32 width")
 STAGES = {"float32": 1, "bfloat16": 2, "float16": 2}  # of the gradient, as layer_norm.cu has them
 _LAYER_GRADIENT = {((dtype, wide), pieces): Kernel(
     "layer_norm.cu", f"gradient_{pieces}{'' if wide else '_single'}_{dtype}",
-    f"{_SAMPLE_GRADIENT}, ptr partial, i64 rows, i64 n, i32 width", shared=wide * stages * pieces * 2 * 16 * THREADS)
+    f"ptr g, ptr x, {NORM}, ptr rest, ptr dx, ptr partial, i64 rows, i64 n, i32 width",
+    shared=wide * stages * pieces * 2 * 16 * THREADS)
     for dtype, stages in STAGES.items() for wide in (True, False) for pieces in (1, 2, 4, 8)
     if pieces < 8 or (wide and dtype == "float32")}
-_LAYER_GRADIENT_LONG = per_piece("layer_norm.cu", "gradient_long", f"{_SAMPLE_GRADIENT}, i64 n")
-_PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums", f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}")
 _PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals", "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n")
 
-PIECES = 32 << 10           # bytes of shared memory for a block's pieces in group_norm_held.cu,
-SUMS = (4 << 10, 28 << 10)  # and for what it sums: as a rule, and at most
-_TURNS = f"ptr partial, ptr tickets, u32 tasks, u32 lag, {WALK}, i32 k"
-_GROUP_NORM = per_piece("group_norm.cu", "normalize", f"{_LAYER}, {_TURNS}")
-_GROUP_NORM_HELD = {(blocks, sums): per_piece("group_norm_held.cu", entry, f"{_LAYER}, {WALK}, block[32] adding",
-                                             shared=PIECES + sums)
-                    for blocks, entry in ((1, "block"), *((n, f"cluster_{n}") for n in (2, 4, 8))) for sums in SUMS}
-_GROUP_GRADIENT = per_piece("group_norm.cu", "gradient", f"{_SAMPLE_GRADIENT}, ptr totals, ptr coefficients, {_TURNS}")
+_TEAMS = f"{WALK}, i64 items, i32 k, i32 width"
+_STATISTICS = per_piece("group_norm.cu", "statistics", f"ptr x, ptr partial, {WALK}, i32 k")
+_FINISH = per_piece("group_norm.cu", "finish", f"ptr x, ptr partial, {NORM}, ptr rest, f32 eps, {_TEAMS}")
+_APPLY = per_piece("group_norm.cu", "apply", f"ptr x, {NORM}, ptr rest, ptr y, {WALK}, i32 k")
+_SUMS = per_piece("group_norm.cu", "sums", f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}, i32 k")
+_FINISH_GRADIENT = per_piece("group_norm.cu", "finish_gradient",
+                             f"ptr partial, {NORM}, ptr rest, ptr coefficients, {_TEAMS}")
+_GRADIENT = per_piece("group_norm.cu", "gradient",
+                      f"ptr g, ptr x, {NORM}, ptr rest, ptr coefficients, i64 items, ptr dx, {WALK}, i32 k")
 
 
 # ---- layer norm ------------------------------------------------------------------------------------------------------
-HELD = 8  # pieces of a row, or of a sample, that a thread keeps
+HELD = 8  # pieces of a row that a thread keeps
 NARROW = 4  # threads that a row has at least, if each of them then has 4 pieces
 GRAD_NARROW = 8  # the same of the backward pass, and of all the pieces that a thread may have:
 GRAD_HELD = {1: 4, 4: 8, 8: 4}  # lanes of a piece -> pieces
@@ -57,18 +56,12 @@ class _Rows(NamedTuple):
     pieces: int       # of a thread in the backward pass, 0: too many for registers
     grad_width: int
     grad_grid: int
-    walk: Walk
     chunks: int       # of what is summed backward
-
-
-def _bits(n: int) -> int:
-    """Returns the smallest k with 2^k >= n."""
-    return (n - 1).bit_length()
 
 
 def _power(n: int) -> int:
     """Returns the smallest power of two that is at least n."""
-    return 1 << _bits(n)
+    return 1 << (n - 1).bit_length()
 
 
 @lru_cache(maxsize=1024)
@@ -79,25 +72,26 @@ def _rows(rows: int, n: int, dtype: str) -> _Rows:
     width = width if width <= THREADS else 0
     held = min(GRAD_HELD[lanes], _power(ceil_div(pieces, GRAD_NARROW)))
     grad_width = _power(ceil_div(pieces, held))
-    held, grad_width = (held, grad_width) if grad_width <= THREADS else (0, THREADS)
+    held = held if grad_width <= THREADS else 0
     resident = 1 if held * lanes > 16 else 2 if held * lanes > 8 else 3  # as layer_norm.cu has it
     grad_grid = min(ROW_BLOCKS * resident, ceil_div(rows * grad_width, THREADS))
-    w, chunks = walk(rows, pieces), grad_grid
-    if rows > CHAIN * grad_grid * (THREADS // grad_width):
+    chunks = grad_grid
+    if held and rows > CHAIN * grad_grid * (THREADS // grad_width):
         chunks *= 2  # the others are what rounding has left out of the first
-    return _Rows(kind, width, ceil_div(rows * (width or THREADS), THREADS), held, grad_width, grad_grid, w,
-                 chunks if held else w.chunks)
+    return _Rows(kind, width, ceil_div(rows * width, THREADS), held, grad_width, grad_grid, chunks)
 
 
 @ops.layer_norm.impl("cuda")
 def layer_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, normalized_ndim: int, eps: float) -> Arrays:
     n = prod(x.shape[-normalized_ndim:])
-    shape = (*x.shape[:-normalized_ndim], *(1,) * normalized_ndim)
-    y, statistics = empty(x.shape, x.dtype), [empty(shape, "float32") for _ in range(3)]
-    rows, norm = statistics[0].size, (*Norm.of(gamma, beta, *statistics[:2]), statistics[2])
+    shape, rows = (*x.shape[:-normalized_ndim], *(1,) * normalized_ndim), x.size // n
     p = _rows(rows, n, x.dtype)
-    kernels = _LAYER_NORM if p.width else _LAYER_NORM_LONG
-    kernels[p.kind](p.grid, x, *norm, y, eps, rows, n, p.width or THREADS)
+    if not p.width:  # a sample of one pixel and one group
+        y, *statistics = group_norm_cuda(x.reshaped((rows, n)), gamma, beta, groups=1, eps=eps)
+        return y.reshaped(x.shape), *[found.reshaped(shape) for found in statistics]
+    y, statistics = empty(x.shape, x.dtype), [empty(shape, "float32") for _ in range(3)]
+    norm = *Norm.of(gamma, beta, *statistics[:2]), statistics[2]
+    _LAYER_NORM[p.kind](p.grid, x, *norm, y, eps, rows, n, p.width)
     return y, *statistics
 
 
@@ -105,71 +99,33 @@ def _layer_norm_grad(g: Array, x: Array, norm: tuple, dx: Array, n: int) -> Arra
     """Writes dx and returns partial[chunk][dgamma, dbeta][n]."""
     rows = x.size // n
     p = _rows(rows, n, x.dtype)
+    if not p.pieces:
+        return _group_norm_grad(g, x.reshaped((rows, 1, 1, n)), norm, dx)
     partial = empty((p.chunks, 2, n), "float32")
-    if p.pieces:
-        _LAYER_GRADIENT[p.kind, p.pieces](p.grad_grid, g, x, *norm, dx, partial, rows, n, p.grad_width)
-    else:
-        _LAYER_GRADIENT_LONG[p.kind](rows, g, x, *norm, dx, n)
-        _PARAMETER_SUMS[p.kind](p.walk.grid, g, x, *norm, partial, p.walk.block)
+    _LAYER_GRADIENT[p.kind, p.pieces](p.grad_grid, g, x, *norm, dx, partial, rows, n, p.grad_width)
     return partial
 
 
 # ---- group norm ------------------------------------------------------------------------------------------------------
-STEPS = 16  # rows of a thread in a task
-SERIAL = 8  # sums of a block that a thread adds up, one after the other
-LAG = 264   # tasks that are summed before the first one is written: no fewer than run at once, yet L2 holds them
+class _Sums(NamedTuple):
+    """How blocks sum down samples, and threads finish the groups of these; see group_norm.cu."""
 
-
-class _Turns(NamedTuple):
-    """How blocks take turns at summing and writing; see group_norm.cu."""
-
-    kind: tuple[str, bool]
-    walk: Walk      # of a sample
-    tasks: int
-    lag: int
+    walk: Walk                   # of a sample
+    teams: int                   # blocks of those that finish
+    team: tuple[int, int, int]   # what they finish: how many groups, of how many channels, by how many threads each
 
 
 @lru_cache(maxsize=256)
-def _turns(samples: int, pixels: int, channels: int, dtype: str) -> _Turns:
-    kind, lanes = pieces_of(channels, dtype)
-    short = walk(pixels, channels // lanes, pixels * channels)  # 4 rows of a thread in each chunk
-    w = walk(pixels, channels // lanes, ceil_div(short.grid, STEPS // 4))
-    tasks = samples * w.grid
-    return _Turns(kind, w, tasks, min(tasks, max(w.grid, LAG)))
+def _sums(samples: int, pixels: int, channels: int, groups: int, lanes: int) -> _Sums:
+    blocks, longest = SUMMERS
+    w = walk(pixels, channels // lanes, ceil_div(blocks, max(1, samples)), longest)
+    items, k = samples * groups, channels // groups
+    width = min(THREADS, _power(ceil_div(k * w.chunks, 4)))
+    return _Sums(w, ceil_div(items * width, THREADS), (items, k, width))
 
 
-class _Held(NamedTuple):
-    """How blocks hold a sample; see group_norm_held.cu."""
-
-    kind: tuple[str, bool]
-    sums: int      # bytes
-    walk: Walk
-    adding: bytes
-
-
-@lru_cache(maxsize=256)
-def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clusters: bool) -> _Held | None:
-    """Returns how blocks hold a sample, None where it is too large for them."""
-    (kind, lanes), k = pieces_of(channels, dtype), channels // groups
-    width = channels // lanes  # pieces of a row
-    if width > THREADS or not samples * pixels:
-        return None
-    step = THREADS // width
-    blocks = _power(ceil_div(pixels, HELD * step))
-    chunk = ceil_div(pixels, blocks)
-    in_warps = width < 32 and width == _power(width)
-    shared = gcd(k, lanes)  # channels of a column
-    rows = THREADS // 32 if in_warps else step
-    needed = 16 * groups + 4 * rows * channels // shared
-    if blocks > (8 if clusters else 1) or needed > SUMS[-1]:
-        return None
-    team = min(5, _bits(ceil_div(rows * k // shared, SERIAL)))
-    per_warp = max(1, 32 >> team)
-    adding = struct.pack("@8i", k, groups, ceil_div(groups, per_warp) * per_warp, channels // shared, _bits(shared),
-                         in_warps, team, min(team, _bits(k // shared)))
-    return _Held(kind, min(size for size in SUMS if needed <= size),
-                 Walk(samples * blocks, blocks, chunk,
-                      struct.pack("@qqiiiiq", pixels, width, width, step, 1, blocks, chunk)), adding)
+def _writes(samples: int, pixels: int, pieces: int) -> Walk:
+    return walk(pixels, pieces, ceil_div(WRITERS, max(1, samples)))
 
 
 @ops.group_norm.impl("cuda")
@@ -177,27 +133,28 @@ def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups
     samples, channels, pixels = x.shape[0], x.shape[-1], prod(x.shape[1:-1])
     y, statistics = empty(x.shape, x.dtype), [empty((samples, 1, groups, 1), "float32") for _ in range(3)]
     norm = *Norm.of(gamma, beta, *statistics[:2]), statistics[2]
-    held = _held(samples, pixels, channels, groups, x.dtype, context.arch == "sm_90a")
-    if held:
-        w = held.walk
-        _GROUP_NORM_HELD[w.chunks, held.sums][held.kind](w.grid, x, *norm, y, eps, w.block, held.adding)
-        return y, *statistics
-    t = _turns(samples, pixels, channels, x.dtype)
-    partial = empty((samples, 2, channels, t.walk.chunks), "float32")
-    _GROUP_NORM[t.kind](2 * t.tasks, x, *norm, y, eps, partial, counters(1 + samples), t.tasks, t.lag,
-                        t.walk.block, channels // groups)
+    kind, lanes = pieces_of(channels, x.dtype)
+    columns = channels if groups > 1 else lanes  # elements of one group may be in any column: in as few as there can be
+    s = _sums(samples, pixels * channels // columns, columns, groups, lanes)
+    w = _writes(samples, pixels, channels // lanes)
+    partial = empty((samples, 2, columns, s.walk.chunks), "float32")
+    _STATISTICS[kind](samples * s.walk.grid, x, partial, s.walk.block, columns // groups)
+    _FINISH[kind](s.teams, x, partial, *norm, eps, s.walk.block, *s.team)
+    _APPLY[kind](samples * w.grid, x, *norm, y, w.block, channels // groups)
     return y, *statistics
 
 
 def _group_norm_grad(g: Array, x: Array, norm: tuple, dx: Array) -> Array:
-    """Writes dx and returns totals[sample][dgamma, dbeta][C]."""
+    """Writes dx and returns partial[sample, chunk][dgamma, dbeta][C]."""
     samples, pixels, groups, k = x.shape
-    t = _turns(samples, pixels, groups * k, x.dtype)
-    totals, coefficients = empty((samples, 2, groups * k), "float32"), empty((2, samples * groups), "float32")
-    partial = empty((samples, 2, groups * k, t.walk.chunks), "float32")
-    _GROUP_GRADIENT[t.kind](2 * t.tasks, g, x, *norm, dx, totals, coefficients, partial, counters(1 + samples),
-                            t.tasks, t.lag, t.walk.block, k)
-    return totals
+    kind, lanes = pieces_of(groups * k, x.dtype)
+    s, w = _sums(samples, pixels, groups * k, groups, lanes), _writes(samples, pixels, groups * k // lanes)
+    partial = empty((samples * s.walk.chunks, 2, groups * k), "float32")
+    coefficients = empty((2, samples * groups), "float32")
+    _SUMS[kind](samples * s.walk.grid, g, x, *norm, partial, s.walk.block, k)
+    _FINISH_GRADIENT[kind](s.teams, partial, *norm, coefficients, s.walk.block, *s.team)
+    _GRADIENT[kind](samples * w.grid, g, x, *norm, coefficients, samples * groups, dx, w.block, k)
+    return partial
 
 
 @ops.sample_norm_grad.impl("cuda")
