@@ -1,7 +1,6 @@
-"""Gradients of convolutions with at most four input channels: conv_stem.cu and conv_stem_wgrad.cu. And the tiles of the
-other first layers.
+"""Gradients of filters of few input channels on FMA units: conv_stem_wgrad.cu. And the tiles of other first layers.
 
-The gradient of the filters serves up to 16: a 5x5 filter of 6 channels has 150 columns, and each of its taps just 6.
+It serves up to 16 channels: a 5x5 filter of 6 channels has 150 columns, and each of its taps just 6.
 """
 
 from __future__ import annotations
@@ -9,29 +8,21 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import Tiling, stem_schedule
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.schedule import LIMIT, dgrad_slabs, oversized
+from alpha.cuda.conv.schedule import LIMIT, oversized
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 MOST_CHANNELS, MOST_WGRAD_CHANNELS = 4, 16
-THREADS, POSITIONS, FILTER_FLOATS = 128, 8, 8192  # of conv_stem.cu
-LANES, COLUMNS = 16, 64                           # threads of a position; output channels that they read at once
-BLOCKS = 4                                        # resident on a multiprocessor
-SUM_THREADS, SUM_CHANNELS = 512, 16               # of conv_stem_wgrad.cu
-PATCH = 5120                                      # elements of x that a tile of the other kernels reads, at most
-WARPS, TILE_BLOCKS = 8, 2                         # that copy a patch; resident on a multiprocessor
-COPY, PER_TILE = 0.5, 2                           # of a tile, in blocks of 16 positions of all channels: estimates
-MOST_TILES = 16                                   # of a block, for which it loads the filters once
-STEM_ARGS = ("ptr g, ptr w, ptr dx, ptr classes, ptr work, i64 in_image, i64 out_image, i32 images, i32 channels, "
-             "i32 w_row, i32 unused")
+SUM_THREADS, SUM_CHANNELS = 512, 16  # of conv_stem_wgrad.cu
+PATCH = 5120                         # elements of x that a tile of the other kernels reads, at most
+WARPS, TILE_BLOCKS = 8, 2            # that copy a patch; resident on a multiprocessor
+COPY, PER_TILE = 0.5, 2              # of a tile, in blocks of 16 positions of all channels: estimates
 
 
 def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
@@ -39,15 +30,6 @@ def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
     if desc.groups > 1 or desc.ic > most:
         return f"{desc.ic} input channels in {desc.groups} groups, 1 to {most} in one are served"
     return None
-
-
-def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
-    """Returns why these kernels cannot compute desc, or None; most: input channels that are served."""
-    if refused := channels_refusal(desc, most):
-        return refused
-    if 4 * desc.n * desc.h.i * desc.w.i * desc.ic >= 2 * LIMIT:
-        return "x has 2^30 elements or more"
-    return oversized(desc)
 
 
 def patch_of(desc: ConvDesc, height: int, width: int) -> tuple[int, int]:
@@ -93,56 +75,6 @@ def tiles_of(desc: ConvDesc, positions: int, spare: int, sm_count: int) -> Tiles
     return best
 
 
-def work_list(tiles: list[int], blocks: int) -> np.ndarray:
-    """Returns int32 (units, 4): class, first tile, number of tiles, 0; tiles: of the positions of each class.
-
-    Units have the number of tiles with which `blocks` of them at a time are done first.
-    """
-    def rounds(share: int) -> float:  # in tiles; half a tile to load the filters
-        return ceil_div(sum(ceil_div(count, share) for count in tiles), blocks) * (share + 0.5)
-
-    share = min(range(1, MOST_TILES + 1), key=rounds)
-    return np.array([(number, begin, min(share, count - begin), 0) for number, count in enumerate(tiles)
-                     for begin in range(0, count, share)], np.int32)
-
-
-def first_stage(desc: ConvDesc, padded: float, efficiency: float) -> Stage:
-    """Returns the arithmetic and the memory of a pass.  padded: products made for each useful one; efficiency: of the
-    FMA rate."""
-    c = device().table.stem
-    return Stage(desc.useful_flops * padded / efficiency, "fma", desc.nbytes(4) / c.dram, "dram", c.depth, c.launches)
-
-
-class StemDgrad(Candidate):
-    """stem_dgrad."""
-
-    pass_name, name = "dgrad", "stem_dgrad"
-
-    def __init__(self) -> None:
-        self.kernels = tuple(Kernel("conv_stem.cu", "stem_dgrad", STEM_ARGS, threads=THREADS, defines={"CHANNELS": ic})
-                             for ic in range(1, MOST_CHANNELS + 1))
-
-    def rejection(self, desc: ConvDesc) -> str | None:
-        if desc.w.f * desc.ic * COLUMNS > FILTER_FLOATS:
-            return f"a row of {desc.w.f} taps does not fit into shared memory"
-        return refusal(desc)
-
-    def cost(self, desc: ConvDesc) -> Cost:
-        padded = ceil_div(desc.oc, COLUMNS) * COLUMNS / desc.oc
-        return Cost((first_stage(desc, 2 * padded, device().table.stem.efficiency),))
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        slabs, kernel = dgrad_slabs(desc), self.kernels[desc.ic - 1]
-        tiles = [ceil_div(rows, THREADS // LANES * POSITIONS) for rows in slabs.classes[:, 0].tolist()]
-        work = work_list(tiles, context.sm_count * BLOCKS)
-        grid, tables = len(work), (upload(slabs.classes), upload(work))
-        sizes = slabs.in_image, slabs.out_image, slabs.images, desc.oc, slabs.w_row, 0
-
-        def launch(g: Array, w: Array, dx: Array) -> None:
-            kernel(grid, g, w, dx, *tables, *sizes)
-        return launch
-
-
 class StemWgrad(Candidate):
     """stem_wgrad with a tile."""
 
@@ -160,14 +92,16 @@ class StemWgrad(Candidate):
     def rejection(self, desc: ConvDesc) -> str | None:
         if self.tile.vector == 4 and desc.oc % 4:
             return f"{desc.oc} output channels are no multiple of 4"
-        return refusal(desc, MOST_WGRAD_CHANNELS)
+        if 4 * desc.n * desc.h.i * desc.w.i * desc.ic >= 2 * LIMIT:
+            return "x has 2^30 elements or more"
+        return channels_refusal(desc, MOST_WGRAD_CHANNELS) or oversized(desc)
 
     def cost(self, desc: ConvDesc) -> Cost:
         tile, columns, c = self.tile, desc.h.f * desc.w.f * desc.ic, device().table.stem
         padded = (ceil_div(columns, tile.columns) * tile.columns / columns
                   * ceil_div(desc.oc, tile.rows) * tile.rows / desc.oc)
-        both = first_stage(desc, padded, c.wgrad[str(tile)])
-        return Cost((both, Stage(depth=2 * c.depth, launches=2 * c.launches)))
+        return Cost((Stage(desc.useful_flops * padded / c.wgrad[str(tile)], "fma", desc.nbytes(4) / c.dram, "dram",
+                           3 * c.depth, 3 * c.launches),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         tile = self.tile
@@ -185,5 +119,5 @@ class StemWgrad(Candidate):
         return launch
 
 
-CANDIDATES = (StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8)),
+CANDIDATES = (StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8)),
               StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, vector=1)))
