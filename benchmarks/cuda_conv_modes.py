@@ -3,7 +3,7 @@
     python -m benchmarks.cuda_conv_modes [--shapes v1 d32] [--passes fprop dgrad wgrad] [--modes fp32 tf32 bf16 fp16]
                                          [--peers fp32 tf32 bf16] [--units wgmma mma] [--rounds 5] [--rest 0.15]
                                          [--sustained 0.6] [--split] [--counts] [--tiles 4] [--output FILE.jsonl]
-                                         [--set alpha.cuda.conv.wgmma.schedule.ALIGNED_FROM=128]
+                                         [--set alpha.cuda.conv.wgmma.schedule.SLICED_WAVES=1]
 
 Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
 replayed between events, in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device; and

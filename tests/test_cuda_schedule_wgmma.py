@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.wgmma import pixels as module
 from alpha.cuda.conv.wgmma import schedule_held
 from alpha.cuda.conv.wgmma.boxes import ROWS, Box
 from alpha.cuda.conv.wgmma.pixels import CHUNK, CLASS, STEP, field, pixels_of
@@ -36,10 +35,6 @@ SMALL = (*small_cases(), square("rows of 24", 3, 5, 24, 16, 3, 1, 1), square("ro
          replace(square("dilated as strided", 2, 9, 48, 16, 3, 1, 0, 2), stride=(2, 2)),
          square("groups", 2, 5, 48, 96, 3, 1, 1, groups=3))
 TILES = ((8, 4, 1000, ROWS), (128, 64, 3, ROWS), (16, 4, 3, 2 * ROWS))  # images, columns, multiprocessors, rows
-ALIGNED = (  # by where their runs begin; dgrad has the channels the other way round
-    square("96 channels", 3, 8, 96, 8, 3, 1, 1), square("of one chunk", 2, 8, 16, 8, 3, 1, 1),
-    square("stride", 2, 8, 48, 8, 3, 2, 1), square("dilation", 2, 8, 96, 8, 3, 1, 2, 2),
-    square("long", 2, 4, 208, 8, 3, 1, 1), square("1x1", 2, 4, 112, 8, 1))
 PAIRS = (square("neighbours", 5, 6, 64, 128, 3, 1, 1), square("odd width", 3, 7, 128, 64, 5, 1, 2),
          square("of one tap", 9, 5, 64, 64, 1), square("strided", 3, 9, 64, 64, 5, 2, 2),
          square("groups of 64", 2, 6, 128, 128, 3, 1, 1, groups=2))
@@ -60,8 +55,8 @@ def entries(work):
             yield dict(zip(ITEM, entry))
 
 
-SUM = ("block", "blocks", "whole", "heads", "lead", "length", "run", "runs_h", "runs_w", "pair", "tap_h", "tap_h_step",
-       "tap_w", "tap_w_step")  # of an entry: what its sum is made of, wherever its outputs are
+SUM = ("block", "blocks", "whole", "length", "run", "runs_h", "runs_w", "pair", "tap_h", "tap_h_step", "tap_w",
+       "tap_w_step")  # of an entry: what its sum is made of, wherever its outputs are
 
 
 def terms(entry, second, pixels, row_channels):
@@ -76,11 +71,8 @@ def terms(entry, second, pixels, row_channels):
         tw = column - second
         if not 0 <= tw < c["runs_w"] - (c["pair"] > 0):
             continue
-        first = chunk * CHUNK - c["lead"]
-        k = np.arange(max(first, 0), min(first + CHUNK, c["length"]))
-        head, number_of_block = min(k) - first >= STEP, b - c["block"]
-        assert head == (number_of_block < c["heads"])
-        assert (len(k) > CHUNK - STEP and not head) == (0 <= number_of_block - c["heads"] < c["whole"])
+        k = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, c["length"]))
+        assert (len(k) > CHUNK - STEP) == (b - c["block"] < c["whole"])
         tap, k = np.divmod(k, pixels.channels)
         assert tap[-1] < c["run"]
         fh, fw = (c["tap_" + a] + t * c[f"tap_{a}_step"] for a, t in (("h", th), ("w", tw + tap)))
@@ -153,23 +145,6 @@ def check(case, pass_name, images, columns, sm_count, rows=ROWS, pairs=False, ma
 def test_work_lists_give_the_convolution_and_its_gradient(pass_name, tile):
     for case in SMALL:
         check(case, pass_name, *tile)
-
-
-@pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize("case", ALIGNED, ids=lambda case: case.name)
-@pytest.mark.parametrize("pass_name", PASSES)
-def test_chunks_begin_at_lines_of_memory(monkeypatch, pass_name, case, tile):
-    monkeypatch.setattr(module, "ALIGNED_FROM", 1)
-    if pass_name == "dgrad":
-        case = replace(case, ic=case.oc, oc=case.ic)
-    found = [*entries(check(case, pass_name, *tile))]
-    assert any(c["lead"] for c in found) and any(c["heads"] for c in found)
-    channels, beside = PASSES[pass_name](case.desc).channels, set()
-    for c in found:
-        columns = np.arange(c["width"]) if c["lead"] else ()
-        assert {(c["in_w"] + w * c["in_w_step"]) * channels % CHUNK for w in columns} <= {c["lead"]}
-        beside.add(-(-(c["lead"] + c["length"]) // CHUNK) - -(-c["length"] // CHUNK))
-    assert beside == {0}, "a lead made a chunk more"
 
 
 @pytest.mark.parametrize("images", [8, 128])

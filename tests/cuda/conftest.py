@@ -11,7 +11,6 @@ from alpha.config import config
 from alpha.cuda.conv import planner, wgmma
 from alpha.cuda.conv.costs import Cost, Stage
 from alpha.cuda.conv.wgmma import Wgmma
-from alpha.cuda.conv.wgmma.pixels import pixels_of
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -61,12 +60,9 @@ def no_products(monkeypatch) -> None:
 @pytest.fixture
 def fresh_schedules() -> Iterator[None]:
     """Schedules are made with the constants that a test sets, and forgotten with them."""
-    caches = wgmma._estimate, pixels_of
-    for cache in caches:
-        cache.cache_clear()
+    wgmma._estimate.cache_clear()
     yield
-    for cache in caches:
-        cache.cache_clear()
+    wgmma._estimate.cache_clear()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.elementwise import add
 
 # Of equals the first is taken.
-for module in (slab, depthwise, sk_dilated, few, stem, stem_mma, wgmma, as_stored, wgrad, mma, pipeline):
+for module in (slab, depthwise, sk_dilated, few, stem_mma, wgmma, as_stored, wgrad, mma, pipeline):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 

@@ -181,7 +181,7 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         fft={16: (0.7, 0.3), 32: (0.5, 0.2), 64: (0.3, 0.1)},  # those of FFT, by the edge of a tile
         chunk_bytes=256 << 20),  # of transformed tiles that are worked on at a time: fewer fill fewer multiprocessors
     stem=Group(
-        launches=1, depth=4, efficiency=0.5, dram=0.88,  # of the FMA rate, and of the memory's
+        launches=1, depth=4, dram=0.88,  # of the memory's rate
         seen=0.4,  # of the lesser of products and memory, forward to more than 8 outputs: an estimate
         # By channels of a column, on an H200; of 2 and 4 channels estimates
         few={("fprop", 4): 0.4, ("fprop", 3): 0.37, ("fprop", 2): 0.25, ("fprop", 1): 0.13, ("wgrad", 4): 0.35,

@@ -31,9 +31,6 @@ EVERY_TILE = (  # each of them in every mode and tile: several tiles, tails of r
     square("several pixels", 9, 5, 16, 32, 3, 2, 1), square("strided, no taps", 33, 4, 8, 72, 1, 2),
     square("even columns", 9, 2, 192, 80, 2, 1, 1), square("groups", 9, 2, 48, 96, 3, 1, 1, groups=2),
     square("tile after tile", 33, 4, 136, 80, 3, 2, 1))  # that begin with 1, 2 and more whole blocks
-ALIGNED = (  # runs that begin between lines; dgrad has the channels the other way round
-    square("96 channels", 9, 4, 96, 40, 3, 1, 1), square("of one chunk", 3, 4, 16, 8, 3, 1, 1),
-    square("stride", 3, 8, 48, 24, 3, 2, 1))
 
 
 PAIRS = (  # of outputs: of rows with an odd output, of one tap, across tails of batch and columns, without taps
@@ -159,18 +156,6 @@ def test_every_tile_is_right_in_every_mode(device, pass_name, case):
     """Where every access is checked, by another half of the tiles for each case."""
     for tile in fitting(pass_name, case)[EVERY_TILE.index(case) % 2::2] if CHECKED else fitting(pass_name, case):
         check(tile, case)
-
-
-@pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
-def test_chunks_begin_at_lines_of_memory(device, monkeypatch, fresh_schedules, pass_name):
-    from alpha.cuda.conv.wgmma import pixels
-    monkeypatch.setattr(pixels, "ALIGNED_FROM", 1)
-    for case in ALIGNED[1:] if CHECKED else ALIGNED:
-        if pass_name == "dgrad":
-            case = replace(case, ic=case.oc, oc=case.ic)
-        assert pixels.field(pixels.pixels_of(pass_name, case.desc).classes, "lead").any()
-        for tile in fitting(pass_name, case):
-            check(tile, case)
 
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])

@@ -26,8 +26,8 @@ INLINE void exact_sum(const ConvOperands &t, char *smem, const int *entry, int d
                         pixel < entry[PIXELS] && image < t.batch ? image : -1, 0);
   }
   UNROLL_BY(1) for (int block = entry[BLOCK], end = block + entry[BLOCKS]; block < end; block++) {
-    const int first = block / taps * 64 - entry[LEAD], h = block % taps / runs_w, w = block % taps % runs_w;
-    UNROLL_BY(1) for (int v = max(first, 0), next; v < min(first + 64, entry[LENGTH]); v = next) {
+    const int first = block / taps * 64, h = block % taps / runs_w, w = block % taps % runs_w;
+    UNROLL_BY(1) for (int v = first, next; v < min(first + 64, entry[LENGTH]); v = next) {
       const int tap = v / channels, c = v - tap * channels;
       next = min(min(first + 64, entry[LENGTH]), (tap + 1) * channels);
       const int y = h * entry[TAP_IN_H], x = w * entry[TAP_IN_W] + tap;

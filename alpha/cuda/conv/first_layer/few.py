@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import sum_of
-from alpha.cuda.conv.first_layer.stem import Tiles, channels_refusal, tiles_of
+from alpha.cuda.conv.first_layer.tiles import Tiles, channels_refusal, tiles_of
 from alpha.cuda.conv.planner import Candidate, Launch, precision_of
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.ops.pointwise import as_float32

@@ -11,8 +11,8 @@
 // GEMM:     rows: (pixels of a class, images), BM of them: `images` neighbouring images of BM / images pixels;
 //           sum: runs of the class x chunks of 64 of a run; columns: channels of out.
 //           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
-// Runs:     the channels of a tap, or of all taps of a filter's row, and the `lead` before them, which arrives as zeros
-//           (pixels.py); a tensor map for each number of taps in a run
+// Runs:     the channels of a tap, or of all taps of a filter's row (pixels.py); a tensor map for each number of taps in
+//           a run
 // Loads:    a TMA box is {64 of a run, width, height, `images`, 1}: one pixel, or of few images positions side by side
 //           (boxes.py). Padding, stride and dilation are coordinates. What does not exist arrives as zeros, or as images
 //           of the other plane and filters of another tile, whose sums are not stored
@@ -144,9 +144,8 @@ template <class O> struct Results {
 };
 // How an entry's blocks are multiplied.
 INLINE Blocks blocks_of(int item) {
-  const int heads = field(item, HEADS), whole = field(item, WHOLE), lead = field(item, LEAD);
-  const int steps = (lead + field(item, LENGTH) + 15) / 16;
-  return {heads, lead / 16, min(steps, 4) - lead / 16, whole, field(item, BLOCKS) - heads - whole, steps % 4};
+  const int whole = field(item, WHOLE), steps = (field(item, LENGTH) + 15) / 16;
+  return {whole, field(item, BLOCKS) - whole, steps % 4};
 }
 
 // Where a lane's box of results goes, if there is one.

@@ -12,9 +12,9 @@ using Tile =
 
 // An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
 enum Field {
-  BLOCKS, HEADS, WHOLE, BLOCK,  // how many of the sum's blocks are this entry's (-1: the list ends here), of them the
-                                // heads, which come first, and the whole ones behind them; and the number of the
-                                // first. They are ordered by chunk of a run, run h, run w
+  BLOCKS, WHOLE, BLOCK,     // how many of the sum's blocks are this entry's (-1: the list ends here), of them the whole
+                            // ones, which come first; and the number of the first. They are ordered by chunk of a
+                            // run, run h, run w
   SLOT, SLICE,              // first slot of the tile; number of the slice * 65536 + number of slices
   PIXEL, IMAGE, COLUMN,     // where the tile begins; a pixel is a box of BoxShape, a position alone as a rule
   GROUP,                    // the rest is its class, in coordinates:
@@ -24,7 +24,7 @@ enum Field {
   RUNS_H, RUNS_W,                          // number of runs; of pairs, of the pixels of a row that they read
   TAP_IN_H, TAP_IN_W,                      // distance of taps in `in`
   TAP_H, TAP_H_STEP, TAP_W, TAP_W_STEP,    // in the filter: first tap, distance of taps
-  RUN, LENGTH, LEAD,                       // taps in a run, values, and zeros before them in the first chunk
+  RUN, LENGTH,                             // taps in a run, and values
   PAIR,                                    // a pixel is a pair of outputs, so far apart; 0: it is one
   FIELDS = 32,
   FILTERS = SLOT            // where filters are held no sum is cut: 1 if this entry's are to be loaded, else 0
@@ -90,7 +90,7 @@ struct Box {
   const int pixels, units;                         // of a whole block
   const int part, my_unit;                         // of w
   const bool is_pixel, is_mn;
-  int length, lead, channels, runs_h, runs_w, pair, chunk, h, w;
+  int length, channels, runs_h, runs_w, pair, chunk, h, w;
   int y0, y_step, x_first, x0, x_step, tap_step;   // coordinates of the sum's first tap, and distances
   int x, y, depth;                                 // where the box begins; depth: in the run or, MN-major, in its tap
   int w_bytes;                                     // of a plane, by all lanes
@@ -106,7 +106,7 @@ struct Box {
     const int in_y_step = field(item, TAP_IN_H), filter_y_step = field(item, TAP_H_STEP);
     const int in_x_step = field(item, TAP_IN_W), filter_x_step = field(item, TAP_W_STEP);
     const int block = field(item, BLOCK);
-    lead = field(item, LEAD), length = field(item, LENGTH), channels = length / field(item, RUN);
+    length = field(item, LENGTH), channels = length / field(item, RUN);
     runs_h = field(item, RUNS_H), runs_w = field(item, RUNS_W), pair = field(item, PAIR);
     y_step = is_pixel ? in_y_step : filter_y_step, x_step = is_pixel ? in_x_step : filter_x_step;
     y0 = is_pixel ? in_y : filter_y, x0 = x_first = is_pixel ? in_x : filter_x, tap_step = filter_x_step;
@@ -119,11 +119,11 @@ struct Box {
   }
   INLINE bool has_filters() const { return !Tile::PAIRS || pair == 0 || w + 1 < runs_w; }
   INLINE void enter_chunk() {
-    depth = chunk * 64 - lead;
+    depth = chunk * 64;
     if (!B_MN || t.unit == 64) return;
-    const int there = min((length - depth + t.unit - 1) / t.unit, units), first = chunk ? 0 : lead / t.unit;
-    w_bytes = (there - first) * (PARTS * 128 * t.unit), reads_w = !is_pixel && my_unit >= first && my_unit < there;
-    if (is_pixel || my_unit < first) return;
+    const int there = min((length - depth + t.unit - 1) / t.unit, units);
+    w_bytes = there * (PARTS * 128 * t.unit), reads_w = !is_pixel && my_unit < there;
+    if (is_pixel) return;
     const int k = depth + my_unit * t.unit, tap = k / channels;
     depth = k - tap * channels, x0 = x_first + tap * tap_step;
   }

@@ -141,9 +141,8 @@ template <class T> struct Summation {
       : ring(r), a0(ptx::wgmma_desc(r.buffers + consumer_number() * T::BOX, T::BOX)),
         b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
 
-  // Of each block the products of STEPS times 16 of k, from 16 * first on.
-  template <int STEPS> INLINE void add(int blocks, int first, typename T::Sums &sum) {
-    const uint64_t a0 = this->a0 + first * T::A_STEP, b0 = this->b0 + first * T::B_STEP;
+  // Of each block the products of the first STEPS times 16 of k.
+  template <int STEPS> INLINE void add(int blocks, typename T::Sums &sum) {
     constexpr int DEEPER = 2 * T::BOX / 16;  // 128 rows further down
     UNROLL_BY(1) for (int k = 0; k < blocks; k++) {
       ring.wait();
@@ -169,10 +168,10 @@ template <class T> struct Summation {
       ring.advance();
     }
   }
-  INLINE void add(int blocks, int first, int steps, typename T::Sums &sum) {
-    if (steps == 1) add<1>(blocks, first, sum);
-    else if (steps == 2) add<2>(blocks, first, sum);
-    else add<3>(blocks, first, sum);
+  INLINE void add(int blocks, int steps, typename T::Sums &sum) {
+    if (steps == 1) add<1>(blocks, sum);
+    else if (steps == 2) add<2>(blocks, sum);
+    else add<3>(blocks, sum);
   }
   INLINE void finish() {
     if (T::PLANES == 2) return;
@@ -181,9 +180,9 @@ template <class T> struct Summation {
   }
 };
 
-// The blocks of a sum, in their order: heads, of which head_steps (1 to 3) times 16 of k are multiplied, from
-// 16 * head_first on; whole ones; tails, of which the first tail_steps (1 to 3) times 16 are.
-struct Blocks { int heads, head_first, head_steps, whole, tails, tail_steps; };
+// The blocks of a sum, in their order: whole ones; tails, of which the first tail_steps (1 to 3) times 16 of k are
+// multiplied.
+struct Blocks { int whole, tails, tail_steps; };
 
 template <class T> INLINE void clear(typename T::Sums &sum) {
   UNROLL for (int d = 0; d < T::DEPTH; d++) {
@@ -195,11 +194,10 @@ template <class T> INLINE void clear(typename T::Sums &sum) {
 template <class T> INLINE void wgmma_sum(Ring<T> &ring, const Blocks &blocks, typename T::Sums &sum) {
   if (T::PLANES == 2) clear<T>(sum);
   Summation<T> total(ring);
-  total.add(blocks.heads, blocks.head_first, blocks.head_steps, sum);
-  total.template add<4>(blocks.whole, 0, sum);
-  total.add(blocks.tails, 0, blocks.tail_steps, sum);
+  total.template add<4>(blocks.whole, sum);
+  total.add(blocks.tails, blocks.tail_steps, sum);
   total.finish();
-  if (T::PLANES == 1 && blocks.heads + blocks.whole + blocks.tails == 0) {
+  if (T::PLANES == 1 && blocks.whole + blocks.tails == 0) {
     ptx::branch();
     clear<T>(sum);
   }

@@ -3,9 +3,7 @@
 A tile has `images` successive images of rows / images pixels of one class: positions, or boxes of them (boxes.py). A
 block of its sum is a chunk of 64 of a run: the channels of a tap, or where these are no multiple of 64 and the taps of
 a filter's row meet neighbouring pixels, those of the whole row, side by side in NHWC. The last chunk of a run has what
-is left, and is multiplied in steps of 16. Rows of a box that begin between two lines of 128 bytes take longer to copy:
-`_aligned` has the first chunk begin where a line does, `lead` zeros before the run. `_paired` has neighbouring outputs
-of a row share what they read.
+is left, and is multiplied in steps of 16. `_paired` has neighbouring outputs of a row share what they read.
 """
 
 from __future__ import annotations
@@ -21,17 +19,15 @@ from alpha.ops.conv_desc import Axis, ConvDesc, Pair, TapClass, ceil_div
 
 CHUNK = 64             # values of a block
 STEP = 16              # values that are multiplied at once
-ALIGNED_FROM = 128     # images of a batch from which runs have a lead
 CLASS = ("pixels", "width", "in_h", "in_h_step", "in_w", "in_w_step", "out_h", "out_h_step", "out_w", "out_w_step",
          "runs_h", "runs_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length",
-         "lead", "pair")
+         "pair")
 
 
 class Sums(NamedTuple):
-    """Of each sum or slice: its blocks, of them the heads, which come first, and the whole ones, which follow."""
+    """Of each sum or slice: its blocks, and of them the whole ones, which come first."""
 
     blocks: np.ndarray
-    heads: np.ndarray
     whole: np.ndarray
 
     def of(self, which: np.ndarray | int) -> Sums:
@@ -58,10 +54,9 @@ class Pixels(NamedTuple):
 
     @property
     def sums(self) -> Sums:
-        """Those of each class.  A head begins with a step of 16 that is left out."""
-        runs, lead, length = runs_of(self.classes), field(self.classes, "lead"), field(self.classes, "length")
-        heads, end = (lead >= STEP) & (length > 0), lead + length
-        return Sums(runs * -(-end // CHUNK), runs * heads, runs * np.maximum((end + STEP - 1) // CHUNK - heads, 0))
+        """Those of each class."""
+        runs, length = runs_of(self.classes), field(self.classes, "length")
+        return Sums(runs * -(-length // CHUNK), runs * ((length + STEP - 1) // CHUNK))
 
     @property
     def most_blocks(self) -> int:
@@ -91,12 +86,10 @@ def steps(pass_name: str, desc: ConvDesc) -> tuple[tuple[int, int], tuple[int, i
 def pixels_of(pass_name: str, desc: ConvDesc, pairs: bool = False) -> Pixels:
     """Returns fprop, y = x * w, or dgrad, the gradient with respect to x, whose boxes of filters are of one tap."""
     fprop, of_x, of_y = pass_name == "fprop", desc.ic // desc.groups, desc.oc // desc.groups
-    channels, columns, width = (of_x, of_y, desc.w.i) if fprop else (of_y, of_x, desc.w.o)
+    channels, columns = (of_x, of_y) if fprop else (of_y, of_x)
     unit = CHUNK if fprop or channels % STEP else gcd(channels, CHUNK)
     joined = desc.groups == 1 and channels % CHUNK > 0 and (fprop or unit < CHUNK)
     classes = _classes(pass_name, desc, channels, joined=joined)
-    if joined and desc.n >= ALIGNED_FROM:
-        classes = _aligned(classes, width, channels)
     return Pixels(_paired(classes) if pairs else classes, desc.n, channels, columns, desc.groups, unit)
 
 
@@ -121,7 +114,7 @@ def _classes(pass_name: str, desc: ConvDesc, channels: int, side: Pair = (1, 1),
         found.append((
             h.boxes * w.boxes, w.boxes, h.start, height * in_h, w.start, width * in_w,
             h.position, height * out_h, w.position, width * out_w, h.count * taps, w.count // run * taps,
-            h.step, w.step, h.tap, h.tap_step, w.tap, w.tap_step, run, run * channels, 0, 0))
+            h.step, w.step, h.tap, h.tap_step, w.tap, w.tap_step, run, run * channels, 0))
     classes = np.array(found, dtype=np.int32)
     return classes[np.argsort(-runs_of(classes) * field(classes, "run"), kind="stable")]
 
@@ -157,31 +150,6 @@ def _united(members: list[tuple[TapClass, int]], position: int, start_step: int)
     first, end = min(firsts), max(at + other.count for at, (_, other, _) in zip(firsts, there))
     return Span(1, position, start - k * start_step + first * c.step, c.tap + first * c.tap_step, end - first,
                 c.tap_step, c.step)
-
-
-def _aligned(classes: np.ndarray, width: int, channels: int) -> np.ndarray:
-    """Returns the classes, cut by where in a line of memory their runs begin; see `_classes`.
-
-    A lead that would make a chunk more is not worth it.
-    """
-    if width * channels % CHUNK:
-        return classes
-    found = []
-    for row in classes:
-        c = dict(zip(CLASS, row.tolist()))
-        period = CHUNK // gcd(CHUNK, c["in_w_step"] * channels)  # pixels after which runs begin at the same place
-        leads = [(c["in_w"] + r * c["in_w_step"]) * channels % CHUNK for r in range(min(period, c["width"]))]
-        leads = [lead if lead + c["length"] <= ceil_div(c["length"], CHUNK) * CHUNK else 0 for lead in leads]
-        if not any(leads) or (c["runs_w"] > 1 and c["tap_in_w"] * channels % CHUNK):
-            found.append(row)
-            continue
-        rows = c["pixels"] // c["width"]
-        for r, lead in enumerate(leads):
-            count = ceil_div(c["width"] - r, period)
-            moved = {a: c[a] + r * c[a + "_step"] for a in ("in_w", "out_w")}
-            apart = {a + "_step": period * c[a + "_step"] for a in moved}
-            found.append(_changed(c, pixels=rows * count, width=count, lead=lead, **moved, **apart))
-    return np.stack(found)
 
 
 def _paired(classes: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from alpha.cuda.conv.wgmma.boxes import ROWS, Box
 from alpha.cuda.conv.wgmma.pixels import CHUNK, CLASS, STEP, Pixels, Sums, field
 from alpha.ops.conv_desc import ceil_div
 
-ITEM = ("blocks", "heads", "whole", "block", "slot", "slice", "pixel", "image", "column", "group", *CLASS)
+ITEM = ("blocks", "whole", "block", "slot", "slice", "pixel", "image", "column", "group", *CLASS)
 ITEM_SIZE = 32         # integers of an entry in conv_wgmma_producer.cuh: those of ITEM, in this order
 END = -1               # blocks of the entry that ends a list
 SLICED_WAVES = 2       # more tiles than this per multiprocessor are never cut
@@ -65,11 +65,9 @@ class Tiles(NamedTuple):
     def cost(self, of_class: np.ndarray, sums: Sums) -> np.ndarray:
         """Returns what items take, in whole blocks."""
         classes, costs = self.pixels.classes, self.costs
-        lead, length = field(classes, "lead") // STEP * STEP, field(classes, "length")
-        end = -(-(field(classes, "lead") + length) // STEP) * STEP
-        head, tail = (np.minimum(end, CHUNK) - lead) / CHUNK, end % CHUNK / CHUNK  # of a block of fewer steps
-        head, tail = (costs.block + (1 - costs.block) * part[of_class] for part in (head, tail))
-        blocks = sums.whole + sums.heads * head + (sums.blocks - sums.heads - sums.whole) * tail
+        part = -(-field(classes, "length") // STEP) * STEP % CHUNK / CHUNK  # of a block of fewer steps
+        tail = costs.block + (1 - costs.block) * part[of_class]
+        blocks = sums.whole + (sums.blocks - sums.whole) * tail
         of_pairs, width = field(classes, "pair") > 0, field(classes, "runs_w")
         products = np.where(of_pairs, 2 * (width - 1) / np.maximum(width, 1), costs.alone)  # of a block
         return blocks * products[of_class] + costs.tile * (1 + of_pairs[of_class])
@@ -82,7 +80,7 @@ class Tiles(NamedTuple):
                 ceil_div(of.images, self.box.images), ceil_div(count, self.boxes), of.groups,
                 ceil_div(of.columns, self.columns))).reshape(4, -1)
             part = np.zeros(image.size, dtype=[(name, np.int32) for name in (*ITEM[:ITEM.index("pixels")], "class")])
-            part["blocks"], part["heads"], part["whole"] = sums.of(number)
+            part["blocks"], part["whole"] = sums.of(number)
             part["slice"], part["class"], part["group"] = 1, number, group
             part["pixel"], part["image"] = pixel * self.boxes, image * self.box.images
             part["column"] = column * self.columns
@@ -94,7 +92,7 @@ class Tiles(NamedTuple):
         found, of_tile = np.repeat(items, count), np.repeat(count, count)
         number = np.arange(found.size) - np.repeat(np.cumsum(count) - count, count)
         found["block"], parts = slices(self.pixels.sums.of(items["class"]), count)
-        found["blocks"], found["heads"], found["whole"] = parts
+        found["blocks"], found["whole"] = parts
         found["slice"] = number * 65536 + of_tile
         return found
 
@@ -135,7 +133,7 @@ def work_list(tiles: Tiles, by_image: bool = False) -> WorkList:
     needed = np.where(count > 1, count, 0)
     items = tiles.cut(items, count)
     items["slot"] = np.repeat(np.cumsum(needed) - needed, count)
-    cost = tiles.cost(items["class"], Sums(items["blocks"], items["heads"], items["whole"]))
+    cost = tiles.cost(items["class"], Sums(items["blocks"], items["whole"]))
     owner = longest_first(cost, min(tiles.sm_count, items.size))
     first = items[(items["slice"] > 1) & (items["slice"] < 1 << 16)]  # slices of the tiles that were cut
     lists = tiles.lists(items, owner, items["image"] if by_image else np.zeros_like(owner), cost)
@@ -193,8 +191,7 @@ def slices(sums: Sums, count: np.ndarray) -> tuple[np.ndarray, Sums]:
     sums, count = Sums(*(np.repeat(each, count) for each in sums)), np.repeat(count, count)
     begin = sums.blocks * number // count
     length = sums.blocks * (number + 1) // count - begin
-    heads = np.clip(sums.heads - begin, 0, length)
-    return begin, Sums(length, heads, np.clip(sums.heads + sums.whole - begin, 0, length) - heads)
+    return begin, Sums(length, np.clip(sums.whole - begin, 0, length))
 
 
 def longest_first(cost: np.ndarray, units: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from alpha.cuda.conv.wgmma.pixels import CLASS, Pixels
 from alpha.cuda.conv.wgmma.schedule import Tiles, WorkList, deal
 from alpha.ops.conv_desc import ceil_div
 
-FILTERS = ("runs_h", "runs_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length", "lead")  # of a class
+FILTERS = ("runs_h", "runs_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length")  # of a class
 
 
 def held_list(tiles: Tiles) -> WorkList:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from alpha.cuda.conv.costs import RESERVED, Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import sum_of
-from alpha.cuda.conv.first_layer.stem import PATCH, Tiles, channels_refusal, patch_of, tiles_of
+from alpha.cuda.conv.first_layer.tiles import PATCH, Tiles, channels_refusal, patch_of, tiles_of
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.ops.pointwise import as_float32
