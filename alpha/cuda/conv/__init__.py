@@ -6,7 +6,7 @@ from typing import Any
 
 from alpha.cuda.conv import as_stored, depthwise, padded, wgmma
 from alpha.cuda.conv.ffma import sk_dilated, slab
-from alpha.cuda.conv.first_layer import few, stem
+from alpha.cuda.conv.first_layer import few
 from alpha.cuda.conv.first_layer.mma import stem_mma
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register
