@@ -49,19 +49,24 @@ struct FewTile {
   }
 };
 
-// put(c, value) for the elements c of `count` that are there, at place(c) of a line, not below 0. Four are read at once.
-template <class T, class Place, class Put>
-INLINE void each_of_line(const T *line, int count, const Place &place, const Put &put) {
+// *to(c) = the element at place(c) of a line, for the c of `count` for which that is not below 0. float32 is there by the
+// cp_async_wait; of 16 bits four are read at once.
+template <class T, class Place, class To>
+INLINE void copy_line(const T *line, int count, const Place &place, const To &to) {
   for (int c0 = threadIdx.x % 32; c0 < count; c0 += 128) {
     T v[4];
-    bool there[4];
+    int at[4];
     UNROLL for (int q = 0; q < 4; q++) {
-      const int c = c0 + q * 32, at = c < count ? place(c) : -1;
-      there[q] = at >= 0;
-      if (there[q]) v[q] = line[at];
+      const int c = c0 + q * 32;
+      at[q] = c < count ? place(c) : -1;
+      if (at[q] < 0) continue;
+      if constexpr (sizeof(T) == 4) ptx::cp_async<4>(to(c), line + at[q]);
+      else v[q] = line[at[q]];
     }
-    UNROLL for (int q = 0; q < 4; q++)
-      if (there[q]) put(c0 + q * 32, to_float(v[q]));
+    if constexpr (sizeof(T) < 4) {
+      UNROLL for (int q = 0; q < 4; q++)
+        if (at[q] >= 0) *to(c0 + q * 32) = to_float(v[q]);
+    }
   }
 }
 
@@ -73,9 +78,15 @@ INLINE void copy_patch(const FewShape &s, int ic, const FewTile &tile, const T *
     const bool there = (unsigned)(tile.ih + r) < (unsigned)s.ih;
     const T *line = x + ((long long)tile.image * s.ih + (there ? tile.ih + r : 0)) * width;
     float *to = patch + r * s.pitch;
-    each_of_line(line, there ? s.pixels * ic : 0, [&](int c) { return first + c < width ? first + c : -1; },
-                 [&](int c, float v) { to[c] = v; });
+    copy_line(line, there ? s.pixels * ic : 0, [&](int c) { return first + c < width ? first + c : -1; },
+              [&](int c) { return to + c; });
   }
+}
+
+INLINE void wait_for_copies() {
+  ptx::cp_async_commit();
+  ptx::cp_async_wait<0>();
+  __syncthreads();
 }
 
 template <class T>
@@ -101,7 +112,7 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
       row[i] = tile.ih + r * s.stride_h, column[i] = tile.iw + (p - r * tile.width) * s.stride_w;
       from[i] = r * s.stride_h * s.pitch + (p - r * tile.width) * s.stride_w * IC;
     }
-    __syncthreads();
+    wait_for_copies();
     float sum[EACH][MOST] = {};
     const float *f = filters;
     for (int h = 0; h < s.fh; h++)
@@ -161,11 +172,11 @@ INLINE void few_wgrad(const T *x, const T *g, float *work, const FewShape &s, in
     copy_patch<WARPS>(s, s.ic, tile, x, patch);
     for (int r = warp; r < tile.height; r += WARPS) {
       float *to = gradients + r * tile.width * outputs;
-      each_of_line(g + (tile.line(s, r) + oc0), tile.width * count,
-                   [&](int e) { return e + (e * share >> 18) * (s.oc - count); },
-                   [&](int e, float v) { to[e + (e * share >> 18) * (outputs - count)] = v; });
+      copy_line(g + (tile.line(s, r) + oc0), tile.width * count,
+                [&](int e) { return e + (e * share >> 18) * (s.oc - count); },
+                [&](int e) { return to + e + (e * share >> 18) * (outputs - count); });
     }
-    __syncthreads();
+    wait_for_copies();
     float part[MOST][IC] = {};
     const int each = (tile.count + WARPS - 1) / WARPS, end = min((warp + 1) * each, tile.count);
     for (int p = warp * each; p < end;) {  // a line of positions at a time
