@@ -184,7 +184,7 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         launches=1, depth=4, dram=0.88,  # of the memory's rate
         seen=0.4,  # of the lesser of products and memory, forward to more than 8 outputs: an estimate
         # By channels of a column, on an H200; of 2 and 4 channels estimates
-        few={("fprop", 4): 0.4, ("fprop", 3): 0.37, ("fprop", 2): 0.25, ("fprop", 1): 0.13, ("wgrad", 4): 0.35,
+        few={("fprop", 4): 0.4, ("fprop", 3): 0.37, ("fprop", 2): 0.25, ("fprop", 1): 0.13, ("wgrad", 4): 0.2,
              ("wgrad", 3): 0.31, ("wgrad", 2): 0.24, ("wgrad", 1): 0.15}),
     stem_mma=Group(
         launches={"fprop": 1, "wgrad": 2},

@@ -15,8 +15,8 @@
 //           memory as float32, in lines of `pitch`, at which the taps of a warp are in different banks.
 //           fprop: grid (blocks, OC / MOST). A thread has 4 positions and MOST channels; results leave by shared
 //           memory, line by line.
-//           wgrad: grid (tiles of columns, blocks, tiles of oc). A lane has a column and MOST of oc, and a warp an
-//           eighth of the positions, whose g all lanes of a group read together. Sums of a tile of positions are added
+//           wgrad: grid (tiles of columns, blocks, tiles of oc). A lane has a column and MOST of oc, and a warp a
+//           quarter of the positions, whose g all lanes of a group read together. Sums of a tile of positions are added
 //           to those of the block, so that no chain is long
 // Measured: H200, 512 images of 32x32, 5x5, 3 to 6 channels: fprop 27 us in any dtype, where stem_mma_fprop took 65 in
 //           bfloat16; wgrad 41. Not measured: more than 8 outputs forward
@@ -24,7 +24,7 @@
 
 constexpr int EACH = 4;  // positions of a thread, forward
 constexpr int MOST = 8, POSITIONS = 512, PATCH = 5120, FILTERS = 3072;  // channels, positions; floats of x and of w
-constexpr int FPROP_THREADS = POSITIONS / EACH, WGRAD_THREADS = 256;
+constexpr int THREADS = POSITIONS / EACH, WARPS = THREADS / 32;
 
 struct FewShape {
   int ih, iw, oh, ow, oc, fh, fw;
@@ -49,33 +49,44 @@ struct FewTile {
   }
 };
 
-// put(c, value) for the elements c of `count` that are there, at place(c) of a line, not below 0. Four are read at once.
-template <class T, class Place, class Put>
-INLINE void each_of_line(const T *line, int count, const Place &place, const Put &put) {
+// *to(c) = the element at place(c) of a line, for the c of `count` for which that is not below 0. float32 is there by the
+// cp_async_wait; of 16 bits four are read at once.
+template <class T, class Place, class To>
+INLINE void copy_line(const T *line, int count, const Place &place, const To &to) {
   for (int c0 = threadIdx.x % 32; c0 < count; c0 += 128) {
     T v[4];
-    bool there[4];
+    int at[4];
     UNROLL for (int q = 0; q < 4; q++) {
-      const int c = c0 + q * 32, at = c < count ? place(c) : -1;
-      there[q] = at >= 0;
-      if (there[q]) v[q] = line[at];
+      const int c = c0 + q * 32;
+      at[q] = c < count ? place(c) : -1;
+      if (at[q] < 0) continue;
+      if constexpr (sizeof(T) == 4) ptx::cp_async<4>(to(c), line + at[q]);
+      else v[q] = line[at[q]];
     }
-    UNROLL for (int q = 0; q < 4; q++)
-      if (there[q]) put(c0 + q * 32, to_float(v[q]));
+    if constexpr (sizeof(T) < 4) {
+      UNROLL for (int q = 0; q < 4; q++)
+        if (at[q] >= 0) *to(c0 + q * 32) = to_float(v[q]);
+    }
   }
 }
 
 // What is not in x is not written, and nobody reads it.
-template <int WARPS, class T>
+template <class T>
 INLINE void copy_patch(const FewShape &s, int ic, const FewTile &tile, const T *x, float *patch) {
   const int width = s.iw * ic, first = tile.iw * ic;
   UNROLL_BY(2) for (int r = threadIdx.x / 32; r < s.lines; r += WARPS) {
     const bool there = (unsigned)(tile.ih + r) < (unsigned)s.ih;
     const T *line = x + ((long long)tile.image * s.ih + (there ? tile.ih + r : 0)) * width;
     float *to = patch + r * s.pitch;
-    each_of_line(line, there ? s.pixels * ic : 0, [&](int c) { return first + c < width ? first + c : -1; },
-                 [&](int c, float v) { to[c] = v; });
+    copy_line(line, there ? s.pixels * ic : 0, [&](int c) { return first + c < width ? first + c : -1; },
+              [&](int c) { return to + c; });
   }
+}
+
+INLINE void wait_for_copies() {
+  ptx::cp_async_commit();
+  ptx::cp_async_wait<0>();
+  __syncthreads();
 }
 
 template <class T>
@@ -87,21 +98,21 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
   const int depth = s.fh * s.fw * IC, oc0 = blockIdx.y * MOST, count = min(MOST, s.oc - oc0);
   const int stored = min(MOST, s.oc);  // results of a position in shared memory
   const bool padded = s.pad_h > 0 || s.pad_w > 0;
-  for (int e = threadIdx.x; e < depth * MOST; e += FPROP_THREADS) {
+  for (int e = threadIdx.x; e < depth * MOST; e += THREADS) {
     const int oc = e % MOST;
     filters[e] = oc < count ? to_float(from_float<T>(w[(oc0 + oc) * depth + e / MOST])) : 0.f;
   }
   for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
     const FewTile tile(s, number);
     __syncthreads();  // the tile before has been read, and its results
-    copy_patch<FPROP_THREADS / 32>(s, IC, tile, x, patch);
+    copy_patch(s, IC, tile, x, patch);
     int from[EACH], row[EACH], column[EACH];
     UNROLL for (int i = 0; i < EACH; i++) {
-      const int p = min((int)threadIdx.x + i * FPROP_THREADS, tile.count - 1), r = p / tile.width;
+      const int p = min((int)threadIdx.x + i * THREADS, tile.count - 1), r = p / tile.width;
       row[i] = tile.ih + r * s.stride_h, column[i] = tile.iw + (p - r * tile.width) * s.stride_w;
       from[i] = r * s.stride_h * s.pitch + (p - r * tile.width) * s.stride_w * IC;
     }
-    __syncthreads();
+    wait_for_copies();
     float sum[EACH][MOST] = {};
     const float *f = filters;
     for (int h = 0; h < s.fh; h++)
@@ -119,7 +130,7 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
         }
       }
     UNROLL for (int i = 0; i < EACH; i++) {
-      const int p = threadIdx.x + i * FPROP_THREADS;
+      const int p = threadIdx.x + i * THREADS;
       if (p >= tile.count) continue;
       UNROLL for (int oc = 0; oc < MOST; oc++) {
         if (oc >= count) break;
@@ -129,7 +140,7 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
     }
     __syncthreads();
     const int line = tile.width * stored;
-    for (int r = threadIdx.x / 32; r < tile.height; r += FPROP_THREADS / 32) {
+    for (int r = threadIdx.x / 32; r < tile.height; r += WARPS) {
       T *to = y + tile.line(s, r);
       if (gridDim.y == 1) {
         for (int e = threadIdx.x % 32; e < line; e += 32) to[e] = results[r * line + e];
@@ -143,7 +154,7 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
 
 template <class T>
 INLINE void few_wgrad(const T *x, const T *g, float *work, const FewShape &s, int tiles) {
-  constexpr int WARPS = WGRAD_THREADS / 32, IC = CHANNELS;  // IC: of a column
+  constexpr int IC = CHANNELS;  // of a column
   __shared__ __align__(16) float shared[PATCH + POSITIONS * MOST];
   float *patch = shared, *gradients = shared + PATCH;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, lanes = 32 / s.groups;  // of a group
@@ -154,18 +165,18 @@ INLINE void few_wgrad(const T *x, const T *g, float *work, const FewShape &s, in
   const float *taps = patch + (tap_h * s.pitch + tap_w * s.ic + (column - tap * parts) * IC);
   const float *mine = gradients + lane / lanes * MOST;
   float sum[MOST][IC] = {};
-  for (int e = threadIdx.x; e < POSITIONS * MOST; e += WGRAD_THREADS) gradients[e] = 0.f;  // of channels that are none
+  for (int e = threadIdx.x; e < POSITIONS * MOST; e += THREADS) gradients[e] = 0.f;  // of channels that are none
   for (int number = blockIdx.y; number < tiles; number += gridDim.y) {
     const FewTile tile(s, number);
     __syncthreads();  // the tile before has been read
-    copy_patch<WARPS>(s, s.ic, tile, x, patch);
+    copy_patch(s, s.ic, tile, x, patch);
     for (int r = warp; r < tile.height; r += WARPS) {
       float *to = gradients + r * tile.width * outputs;
-      each_of_line(g + (tile.line(s, r) + oc0), tile.width * count,
-                   [&](int e) { return e + (e * share >> 18) * (s.oc - count); },
-                   [&](int e, float v) { to[e + (e * share >> 18) * (outputs - count)] = v; });
+      copy_line(g + (tile.line(s, r) + oc0), tile.width * count,
+                [&](int e) { return e + (e * share >> 18) * (s.oc - count); },
+                [&](int e) { return to + e + (e * share >> 18) * (outputs - count); });
     }
-    __syncthreads();
+    wait_for_copies();
     float part[MOST][IC] = {};
     const int each = (tile.count + WARPS - 1) / WARPS, end = min((warp + 1) * each, tile.count);
     for (int p = warp * each; p < end;) {  // a line of positions at a time
@@ -192,7 +203,7 @@ INLINE void few_wgrad(const T *x, const T *g, float *work, const FewShape &s, in
     UNROLL for (int ic = 0; ic < IC; ic++) shared[warp * SUMS + (oc * IC + ic) * 32 + lane] = sum[oc][ic];
   __syncthreads();
   work += ((long long)(blockIdx.z * gridDim.x + blockIdx.x) * gridDim.y + blockIdx.y) * SUMS;
-  for (int e = threadIdx.x; e < SUMS; e += WGRAD_THREADS) {
+  for (int e = threadIdx.x; e < SUMS; e += THREADS) {
     float total = 0.f;
     for (int k = 0; k < WARPS; k++) total += shared[k * SUMS + e];
     const int oc = e / (32 * IC), ic = e / 32 % IC, of = e % 32;
@@ -201,10 +212,10 @@ INLINE void few_wgrad(const T *x, const T *g, float *work, const FewShape &s, in
 }
 
 #define FEW(T, dtype) \
-  ALPHA_ENTRY(few_fprop_##dtype, (FPROP_THREADS, 4), \
+  ALPHA_ENTRY(few_fprop_##dtype, (THREADS, 4), \
               (const T *x, const float *w, const float *b, T *y, const FewShape shape, int tiles, int relu), \
               few_fprop(x, w, b, y, shape, tiles, relu)) \
-  ALPHA_ENTRY(few_wgrad_##dtype, (WGRAD_THREADS, 2), \
+  ALPHA_ENTRY(few_wgrad_##dtype, (THREADS, 4), \
               (const T *x, const T *g, float *work, const FewShape shape, int tiles), \
               few_wgrad(x, g, work, shape, tiles))
 FLOAT_KERNELS(FEW)

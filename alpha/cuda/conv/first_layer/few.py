@@ -23,8 +23,7 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 CHANNELS, ALL_CHANNELS, MOST_CHANNELS = (1, 3), (1, 2, 3, 4), 16  # of x: forward in 16 bits, in float32; of wgrad
 COLUMNS, MOST, POSITIONS, FILTERS = 32, 8, 512, 3072            # of the kernels
 GROUPS = (1, 2, 4)                                              # of MOST outputs, that a block of wgrad may have
-THREADS = {"fprop": 128, "wgrad": 256}
-BLOCKS = {"fprop": 4, "wgrad": 2}                               # on a multiprocessor
+THREADS, BLOCKS = 128, 4                                        # of a block; on a multiprocessor
 SPLIT, BANKS = 32, 32                                           # threads that share a sum; of shared memory
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "ih", "iw", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w",
@@ -80,7 +79,7 @@ class Few(Candidate):
         self.narrow = fprop and dtype != "float32"  # which tensor cores do better
         operands, relu = ("ptr x, ptr w, ptr b, ptr y", ", i32 relu") if fprop else ("ptr x, ptr g, ptr work", "")
         self.kernels = {each: Kernel("conv_few.cu", f"few_{pass_name}_{dtype}",
-                                     f"{operands}, {SHAPE_ARGS}, i32 tiles{relu}", threads=THREADS[pass_name],
+                                     f"{operands}, {SHAPE_ARGS}, i32 tiles{relu}", threads=THREADS,
                                      defines={"CHANNELS": each})
                         for each in (CHANNELS if self.narrow else ALL_CHANNELS)}
 
@@ -114,14 +113,16 @@ class Few(Candidate):
                 desc.n * tiles.per_image)
 
     def _tiles(self, desc: ConvDesc) -> Tiles | None:
-        return tiles_of(desc, POSITIONS // cut_of(self.pass_name, desc).groups, BANKS - 1, device().sm_count)
+        cut = cut_of(self.pass_name, desc)
+        blocks = max(1, device().sm_count * BLOCKS // (cut.columns * cut.outputs))
+        return tiles_of(desc, POSITIONS // cut.groups, BANKS - 1, blocks)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return self._fprop(desc) if self.pass_name == "fprop" else self._wgrad(desc)
 
     def _fprop(self, desc: ConvDesc) -> Launch:
         kernel, sizes, columns = self.kernels[desc.ic], self.sizes(desc), cut_of("fprop", desc).outputs
-        grid = blocks_of(sizes[-1], context.sm_count * BLOCKS["fprop"] // columns), columns
+        grid = blocks_of(sizes[-1], context.sm_count * BLOCKS // columns), columns
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             b, relu = epilogue
@@ -131,7 +132,7 @@ class Few(Candidate):
     def _wgrad(self, desc: ConvDesc) -> Launch:
         cut, sizes, depth = cut_of("wgrad", desc), self.sizes(desc), desc.h.f * desc.w.f * desc.ic
         kernel, rows, columns = self.kernels[cut.each], cut.groups * MOST, cut.wide * cut.each
-        blocks = blocks_of(sizes[-1], context.sm_count * BLOCKS["wgrad"] // (cut.columns * cut.outputs))
+        blocks = blocks_of(sizes[-1], context.sm_count * BLOCKS // (cut.columns * cut.outputs))
         add_up = sum_of([((k * cut.columns + j) * blocks, blocks, k * rows * depth + j * columns,
                           min(rows, desc.oc - k * rows), min(columns, depth - j * columns))
                          for k in range(cut.outputs) for j in range(cut.columns)], rows, columns, depth, SPLIT)

@@ -9,7 +9,7 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 MOST_CHANNELS = 4          # of the input
 PATCH = 5120               # elements of x that a tile reads, at most
-WARPS, TILE_BLOCKS = 8, 2  # that copy a patch; resident on a multiprocessor
+WARPS = 8                  # that copy a patch
 COPY, PER_TILE = 0.5, 2    # of a tile, in blocks of 16 positions of all channels: estimates
 
 
@@ -43,9 +43,10 @@ class Tiles(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def tiles_of(desc: ConvDesc, positions: int, spare: int, sm_count: int) -> Tiles | None:
-    """Returns the tiles that are done first, by blocks that multiply and copy them, one after the other; None where no
-    patch has room.  positions: of a tile, at most; spare: elements from the end of a line to the next, at most."""
+def tiles_of(desc: ConvDesc, positions: int, spare: int, blocks: int) -> Tiles | None:
+    """Returns the tiles that are done first, by so many blocks that multiply and copy them, one after the other; None
+    where no patch has room.  positions: of a tile, at most; spare: elements from the end of a line to the next, at
+    most."""
     best, least = None, float("inf")
     for width in range(1, min(desc.w.o, positions) + 1):
         most = min(desc.h.o, positions // width)
@@ -55,7 +56,7 @@ def tiles_of(desc: ConvDesc, positions: int, spare: int, sm_count: int) -> Tiles
             lines, pixels = patch_of(desc, height, width)
             tiles = Tiles(height, width, per_height, ceil_div(desc.w.o, width), lines, pixels * desc.ic)
             copies = ceil_div(lines, WARPS) * ceil_div(tiles.line, 128)  # 4 elements a thread
-            rounds = max(1.0, desc.n * tiles.per_image / (sm_count * TILE_BLOCKS))
+            rounds = max(1.0, desc.n * tiles.per_image / blocks)
             cost = rounds * (COPY * copies + ceil_div(height * width, 16) + PER_TILE)
             if lines * (tiles.line + spare) <= PATCH and cost < least:
                 best, least = tiles, cost

@@ -59,7 +59,8 @@ def _bounded(entry: str, more: str = "") -> _Bounded:
 # By how maxima are named: with ih * IW + iw, or in a byte; and, as to bytes, by strips of 3 x 3 windows.
 _WIDE, _NAMED, _ROWS = (_bounded(f"max_pool{form}", "ptr index, ") for form in ("_wide", "", "_rows"))
 _AVG, _BACKWARD = _bounded("avg_pool"), _bounded("max_pool_backward", "ptr index, ")
-_WIDE_BACKWARD = _kernels("max_pool_backward_wide", "ptr index, ptr g, ptr dx")
+_WIDE_BACKWARD, _ROWS_BACKWARD = (_kernels(f"max_pool_backward{form}", "ptr index, ptr g, ptr dx")
+                                  for form in ("_wide", "_rows"))
 _INDEX = Kernel("pool.cu", "max_pool_index", f"{_POOL}, ptr place, ptr index")
 _AVG_BACKWARD = _kernels("avg_pool_backward", "ptr g, ptr dx")
 _GATHER = _kernels("gather", "ptr x, ptr index, ptr y")
@@ -97,13 +98,15 @@ def _plan(n: int, channels: int, h: _Window, w: _Window, divisor: int, over: str
     """Returns the plan of a kernel.
 
     Args:
-        over: what threads take: "outputs", "output strips", or "inputs" in tiles.
+        over: what threads take: "outputs", "inputs" in tiles, or strips: "output strips", "input strips".
         blocks: that are enough, however many images a thread takes then; 0: up to MAX_IMAGES.
     """
     packets = channels % lanes == 0 and not (over == "inputs" and h.overlap * w.overlap > CHAIN)
     per_pixel = channels // lanes if packets else channels
-    tiles = [ceil_div(axis.inputs, TILE) if over == "inputs" else axis.outputs for axis in (h, w)]
-    if over == "output strips":
+    tiles = [axis.outputs if over.startswith("output") else axis.inputs for axis in (h, w)]
+    if over == "inputs":
+        tiles = [ceil_div(tile, TILE) for tile in tiles]
+    if over.endswith("strips"):
         most, least = (ceil_div(tiles[0], rows) for rows in STRIP)
         tiles[0] = max(least, min(most, ceil_div(STRIP_THREADS, n * tiles[1] * per_pixel)))
     per_image = tiles[0] * tiles[1] * per_pixel
@@ -191,15 +194,18 @@ def _write(kernels: _Bounded, plan_of: PlanOf, x: Array, more: tuple[Array, ...]
 @ops.max_pool2d.impl("cuda")
 def max_pool2d_cuda(x: Array, **window: Pair) -> tuple[Array, Array]:
     """The index is kept as bytes, a quarter of it, where a window has no more pixels than they have values."""
-    wide = prod(window["kernel_size"]) > 256
-    rows = (window["kernel_size"] == (3, 3) and window["stride"] in ((1, 1), (2, 2))
-            and x.shape[3] % LANES[x.dtype] == 0)
+    wide, rows = prod(window["kernel_size"]) > 256, _has_strips(x, **window) and window["stride"] in ((1, 1), (2, 2))
     over = "output strips" if rows else "outputs"
     plan_of = partial(_windowed, "max_pool2d", x.shape, over, LANES[x.dtype], **window)
     y, place = _max_pool(_WIDE if wide else _ROWS if rows else _NAMED, x, plan_of, "int32" if wide else "uint8")
     if wide:
         return y, place
     return y, lazy.pack(place, "int32", (x.shape[1:3], window), partial(_write_index, x.shape, window))
+
+
+def _has_strips(x: Array, kernel_size: Pair, **others: Pair) -> bool:
+    """Tells whether windows over the channels of x have the kernels for strips of 3 x 3."""
+    return kernel_size == (3, 3) and x.shape[3] % LANES[x.dtype] == 0
 
 
 def _write_index(x_shape: Shape, window: dict[str, Pair], place: Array, index: Array) -> None:
@@ -229,12 +235,18 @@ def adaptive_avg_pool2d_cuda(x: Array, *, output_size: Pair) -> Array:
 def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair) -> Array:
     shape = g.shape[0], *hw, g.shape[3]
     place = lazy.packed_form(index, (hw, window))
-    plan_of = partial(_windowed, "max_pool2d_backward", shape, "inputs", LANES[g.dtype], **window)
+    rows = place and _has_strips(g, **window) and window["stride"] == (1, 1)
+    plan_of = partial(_windowed, "max_pool2d_backward", shape, "input strips" if rows else "inputs", LANES[g.dtype],
+                      **window)
     apart = place and all(k <= s for k, s in zip(window["kernel_size"], window["stride"]))
     if memory := lazy.reserve_for(shape, [g]) if apart else None:
         write = partial(_write, _BACKWARD, plan_of, g, (place,))
         return lazy.defer(memory, (g, place), write, hurries=True)
+<<<<<<< HEAD
     kernels = _BACKWARD.elements if place else _WIDE_BACKWARD
+=======
+    kernels = _ROWS_BACKWARD if rows else _BACKWARD.elements if place else _WIDE_BACKWARD
+>>>>>>> parent of 36eaba44 (Max pools of 3 x 3 at stride 1 have their gradients by the kernel of all others)
     _launch(kernels, g.dtype, plan_of(0), place or index, g, dx := empty(shape, g.dtype))
     return dx
 

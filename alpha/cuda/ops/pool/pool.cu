@@ -14,6 +14,49 @@
 // Measured: benchmarks/results/h100/bandwidth.jsonl
 #include "pool_backward.cuh"
 
+// The same for windows of 3 x 3 at stride 1, a strip of a column of dx at a time: a row of windows has shares for three
+// rows of dx, whose sums wait in registers.
+template <int V, class T>
+INLINE void max_pool_backward_rows(const Pool &p, int k, const T *g, T *dx, const unsigned char *index) {
+  const Site s = site_of<V>(p, k);
+  const Range rows = strip_of(s, p.h.in, p.h);
+  const int first = s.column + p.w.padding - 2, begin = rows.first + p.h.padding - 2, end = rows.last + p.h.padding;
+  for (int image = s.image; image < p.images && rows.size(); image += p.apart) {
+    const i64 from = p.output_image(image) + s.c;
+    Lanes<V, T> shares[3];
+    Lanes<V, unsigned char> places[3];
+    const auto load_row = [&](int oh) {
+      UNROLL for (int j = 0; j < 3; j++) {
+        UNROLL for (int l = 0; l < V; l++) places[j].v[l] = 255;  // no place of a window
+        if (oh < 0 || oh >= p.h.out.n || oh >= end || first + j < 0 || first + j >= p.w.out.n) continue;
+        const i64 at = from + p.output_at(oh, first + j);
+        shares[j] = load<V>(g + at);
+        places[j] = load<V>(index + at);
+      }
+    };
+    float sums[3][V] = {};  // of rows oh - padding, and the two below
+    load_row(begin);
+    UNROLL_BY(1) for (int oh = begin; oh < end; oh++) {
+      Lanes<V, T> share[3] = {shares[0], shares[1], shares[2]};
+      Lanes<V, unsigned char> place[3] = {places[0], places[1], places[2]};
+      load_row(oh + 1);
+      UNROLL for (int j = 0; j < 3; j++)
+        UNROLL for (int l = 0; l < V; l++) {
+          const float v = value(share[j], l);
+          UNROLL for (int kh = 0; kh < 3; kh++)
+            if (place[j].v[l] == 3 * kh + 2 - j) sums[kh][l] += v;
+        }
+      if (oh - p.h.padding >= rows.first)
+        store_floats(dx + p.input_image(image) + p.input_at(oh - p.h.padding, s.column) + s.c, sums[0]);
+      UNROLL for (int l = 0; l < V; l++) {
+        sums[0][l] = sums[1][l];
+        sums[1][l] = sums[2][l];
+        sums[2][l] = 0;
+      }
+    }
+  }
+}
+
 // index = ih * IW + iw of places within windows
 INLINE void write_index(const Pool &p, int k, const unsigned char *place, int *index) {
   const Site s = site_of<1>(p, k);
@@ -103,6 +146,8 @@ PIECE_KERNELS(KERNELS)
 
 #define PACKETS(T, dtype) \
   FORWARD(T, max_pool_rows_##dtype, LANES<T>, (max_pool_rows<LANES<T>, T>), unsigned char) \
+  KERNEL(max_pool_backward_rows_##dtype, max_pool_backward_rows<LANES<T>>(p, k, g, dx, index), \
+         const unsigned char *index, const T *g, T *dx) \
   ALPHA_ENTRY(scatter_##dtype, (THREADS), \
               (const T *x, const i64 *index, T *y, i64 columns, int channels, int outputs, int positions), \
               pool_scatter(x, index, y, columns, channels, outputs, positions))

@@ -60,7 +60,7 @@ def refusal(desc: ConvDesc) -> str | None:
 
 
 def _tiles(desc: ConvDesc, sm_count: int) -> Tiles:
-    tiles = tiles_of(desc, POSITIONS, 0, sm_count)
+    tiles = tiles_of(desc, POSITIONS, 0, sm_count * BLOCKS)
     assert tiles, refusal(desc)
     return tiles
 
