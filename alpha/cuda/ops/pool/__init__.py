@@ -242,11 +242,7 @@ def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair
     if memory := lazy.reserve_for(shape, [g]) if apart else None:
         write = partial(_write, _BACKWARD, plan_of, g, (place,))
         return lazy.defer(memory, (g, place), write, hurries=True)
-<<<<<<< HEAD
-    kernels = _BACKWARD.elements if place else _WIDE_BACKWARD
-=======
     kernels = _ROWS_BACKWARD if rows else _BACKWARD.elements if place else _WIDE_BACKWARD
->>>>>>> parent of 36eaba44 (Max pools of 3 x 3 at stride 1 have their gradients by the kernel of all others)
     _launch(kernels, g.dtype, plan_of(0), place or index, g, dx := empty(shape, g.dtype))
     return dx
 
