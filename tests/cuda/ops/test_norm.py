@@ -95,7 +95,7 @@ CASES = [
     *[Case("layer_norm", floats(3, 4, 6, 8), *affine, normalized_ndim=ndim, rtol=2e-5, atol=1e-5)
       for ndim in (1, 2, 3, 4) for affine in ((None, None), (floats(*(3, 4, 6, 8)[-ndim:], seed=1), None))],
     *[Case("layer_norm", floats(5, width), floats(width, seed=1), floats(width, seed=2), dtypes=FLOAT_DTYPES, rtol=2e-5,
-           atol=1e-5) for width in (16, 9)],
+           atol=1e-5) for width in (16, 9, 2051)],
     Case("layer_norm", np.array([[7, -1, 7, -1], [-2, 2, 2, -2]], np.float32), eps=0.0, exact=True),
     *[Case("group_norm", floats(*shape), floats(shape[-1], seed=1), floats(shape[-1], seed=2), groups=groups, rtol=2e-5,
            atol=1e-5)
@@ -121,7 +121,7 @@ CASES = [
     *[sample_grad((3, 4, 2, 8), (1, 3), 2, affine) for affine in (True, False)],
     *[sample_grad((6, width), (1,), 1, rests=True) for width in (16, 9, 1024, 2056, 8196)],
     *[sample_grad((2, 70, 2, k), (1, 3), 2, rests=True) for k in (8, 3)],
-    *[sample_grad((6, width), (1,), 1, dtypes=FLOAT_DTYPES) for width in (16, 9, 520, 2056)],
+    *[sample_grad((6, width), (1,), 1, dtypes=FLOAT_DTYPES) for width in (16, 9, 520, 2056, 8200)],
     *[sample_grad((2, 70, 2, k), (1, 3), 2, dtypes=FLOAT_DTYPES) for k in (8, 4, 3)],
     Case("sample_norm_grad", floats(0, 4), floats(0, 4), floats(4), floats(0, 1), floats(0, 1), axes=(1,),
          params_ndim=1),

@@ -8,7 +8,8 @@
 // Passes:  a row is read once and stays in registers, if HELD pieces per thread suffice. In the backward pass 32
 //          elements do, or 4 single ones; its blocks walk over many rows and keep their dgamma and dbeta in registers
 //          too, while the next rows arrive in shared memory. So a warp has a row of 1,024 elements, and waits for none.
-//          Longer rows are for group_norm.cu: samples of one pixel.
+//          Longer rows are forward for group_norm.cu: samples of one pixel. Backward they are read twice, but for the
+//          first time from the cache; dgamma and dbeta are then a pass of their own.
 //          partial[block][dgamma, dbeta][n] is added up by the last kernel; where a block has more than CHAIN rows per
 //          thread, partial[blocks + block] is what rounding has left out.
 // Accuracy: the mean is of distances from the row's first element; var by two passes. No chain of float32 has more than
@@ -223,6 +224,70 @@ INLINE void gradient(const T *__restrict__ g, const T *__restrict__ x, const Sam
   flight.template wait<0>();  // for the zeros behind the last row
 }
 
+// ---- backward of longer rows
+
+template <class T, int N>
+INLINE void gradient_long(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm,
+                          T *__restrict__ dx, i64 n) {
+  const i64 row = blockIdx.x;
+  const float middle = norm.mean[row], root = norm.istd[row], rest = norm.rest_of(row);
+  g += row * n, x += row * n, dx += row * n;
+  ExactSum sum = {0, 0}, dot = {0, 0};
+  UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
+    const auto gradient = load<N>(g + k), piece = load<N>(x + k);
+    float scale[N];
+    norm.load_scale(scale, k);
+    Pair of = {0, 0};
+    UNROLL for (int lane = 0; lane < N; lane++) {
+      const float v = to_float(gradient.v[lane]) * scale[lane];
+      of.sum += v;
+      of.dot += v * ((to_float(piece.v[lane]) - middle - rest) * root);
+    }
+    sum.add(of.sum);
+    dot.add(of.dot);
+  }
+  const Pair s = fold_group(Pair{sum.value(), dot.value()}, THREADS, MergePairs());
+  const float shift = s.sum / n, slope = s.dot / n;
+  UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
+    auto gradient = load<N>(g + k);
+    const auto piece = load<N>(x + k);
+    float scale[N];
+    norm.load_scale(scale, k);
+    UNROLL for (int lane = 0; lane < N; lane++) {
+      const float v = to_float(gradient.v[lane]) * scale[lane];
+      const float xhat = (to_float(piece.v[lane]) - middle - rest) * root;
+      gradient.v[lane] = from_float<T>(root * (v - shift - xhat * slope));
+    }
+    store_piece(dx + k, gradient);
+  }
+}
+
+template <class T, int N>
+INLINE void parameter_sums(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm,
+                           float *__restrict__ partial, const Walk &w) {
+  const Place at(w);
+  const i64 first = at.column * N, n = w.columns * N;
+  ExactSum sum[N] = {}, dot[N] = {};
+  UNROLL_BY(4) for (i64 r = at.begin; r < at.end; r += w.step) {
+    const auto gradient = load<N>(g + r * n + first), piece = load<N>(x + r * n + first);
+    const float middle = norm.mean[r], root = norm.istd[r], rest = norm.rest_of(r);
+    UNROLL for (int lane = 0; lane < N; lane++) {
+      const float v = to_float(gradient.v[lane]);
+      sum[lane].add(v);
+      dot[lane].add(v * ((to_float(piece.v[lane]) - middle - rest) * root));
+    }
+  }
+  Pair s[N];
+  UNROLL for (int lane = 0; lane < N; lane++) s[lane] = {sum[lane].value(), dot[lane].value()};
+  fold_rows<N>(s, w, MergePairs());
+  if (threadIdx.x >= w.width || at.column >= w.columns) return;
+  partial += 2 * at.chunk * n;
+  UNROLL for (int lane = 0; lane < N; lane++) {
+    partial[first + lane] = s[lane].dot;
+    partial[n + first + lane] = s[lane].sum;
+  }
+}
+
 // ---- dgamma and dbeta from partial[chunk][dgamma, dbeta][n]; a block adds up 8 columns
 
 INLINE void totals(const float *__restrict__ partial, float *dgamma, float *dbeta, i64 chunks, i64 n) {
@@ -252,7 +317,12 @@ INLINE void totals(const float *__restrict__ partial, float *dgamma, float *dbet
               normalize<T, N>(x, norm, y, eps, rows, n, width)) \
   GRADIENT(T, suffix, N, 1) \
   GRADIENT(T, suffix, N, 2) \
-  GRADIENT(T, suffix, N, 4)
+  GRADIENT(T, suffix, N, 4) \
+  ALPHA_ENTRY(gradient_long##suffix, (THREADS, 3), (const T *g, const T *x, const SampleNorm<T> norm, T *dx, i64 n), \
+              gradient_long<T, N>(g, x, norm, dx, n)) \
+  ALPHA_ENTRY(parameter_sums##suffix, (THREADS, N > 4 ? 2 : 3), \
+              (const T *g, const T *x, const SampleNorm<T> norm, float *partial, const Walk w), \
+              parameter_sums<T, N>(g, x, norm, partial, w))
 PIECE_KERNELS(PIECES)
 GRADIENT(float, _float32, LANES<float>, 8)
 ALPHA_ENTRY(parameter_totals, (THREADS, 4), (const float *partial, float *dgamma, float *dbeta, i64 chunks, i64 n),

@@ -1,6 +1,6 @@
 """Layer and group normalisation on the GPU (layer_norm.cu, group_norm.cu).
 
-Rows of layer norm that are too long for registers are samples of one pixel and one group.
+Forward, rows of layer norm that are too long for registers are samples of one pixel and one group.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ Arrays = tuple[Array, ...]
 
 _LAYER_NORM = per_piece("layer_norm.cu", "normalize",
                         f"ptr x, {NORM}, ptr rest, ptr y, f32 eps, i64 rows, i64 n, i32 width")
+_SAMPLE_GRADIENT = f"ptr g, ptr x, {NORM}, ptr rest, ptr dx"
 STAGES = {"float32": 1, "bfloat16": 2, "float16": 2}  # of the gradient, as layer_norm.cu has them
 _LAYER_GRADIENT = {((dtype, wide), pieces): Kernel(
     "layer_norm.cu", f"gradient_{pieces}{'' if wide else '_single'}_{dtype}",
-    f"ptr g, ptr x, {NORM}, ptr rest, ptr dx, ptr partial, i64 rows, i64 n, i32 width",
+    f"{_SAMPLE_GRADIENT}, ptr partial, i64 rows, i64 n, i32 width",
     shared=wide * stages * pieces * 2 * 16 * THREADS)
     for dtype, stages in STAGES.items() for wide in (True, False) for pieces in (1, 2, 4, 8)
     if pieces < 8 or (wide and dtype == "float32")}
+_LAYER_GRADIENT_LONG = per_piece("layer_norm.cu", "gradient_long", f"{_SAMPLE_GRADIENT}, i64 n")
+_PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums", f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}")
 _PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals", "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n")
 
 _TEAMS = f"{WALK}, i64 items, i32 k, i32 width"
@@ -99,10 +102,14 @@ def _layer_norm_grad(g: Array, x: Array, norm: tuple, dx: Array, n: int) -> Arra
     """Writes dx and returns partial[chunk][dgamma, dbeta][n]."""
     rows = x.size // n
     p = _rows(rows, n, x.dtype)
-    if not p.pieces:
-        return _group_norm_grad(g, x.reshaped((rows, 1, 1, n)), norm, dx)
-    partial = empty((p.chunks, 2, n), "float32")
-    _LAYER_GRADIENT[p.kind, p.pieces](p.grad_grid, g, x, *norm, dx, partial, rows, n, p.grad_width)
+    if p.pieces:
+        partial = empty((p.chunks, 2, n), "float32")
+        _LAYER_GRADIENT[p.kind, p.pieces](p.grad_grid, g, x, *norm, dx, partial, rows, n, p.grad_width)
+    else:
+        w = walk(rows, n // pieces_of(n, x.dtype)[1])
+        partial = empty((w.chunks, 2, n), "float32")
+        _LAYER_GRADIENT_LONG[p.kind](rows, g, x, *norm, dx, n)
+        _PARAMETER_SUMS[p.kind](w.grid, g, x, *norm, partial, w.block)
     return partial
 
 
