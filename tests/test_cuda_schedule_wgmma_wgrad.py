@@ -40,11 +40,10 @@ def dealt(cases, tilings, each=1):
 
 def carry_out(desc, tiling, plan, x, g):
     """Returns dw: block by block, unit by unit, box by box, by the tables alone."""
-    rows, cols, pixels, parts = tiling.rows, tiling.tap_columns, BLOCK // plan.box.rows, tiling.consumers
+    rows, cols, pixels, parts = tiling.rows, tiling.tap_columns, BLOCK // plan.box.rows, tiling.sums
     assert pixels == 1 or tiling.strip == 1
     dw = np.full(prod(desc.w_shape), np.nan)
-    own = tiling.part_floats // 64  # columns of a consumer
-    slots = np.full((parts * plan.slots, 64, own), np.nan)
+    slots = np.full((parts * plan.slots * tiling.taps, rows, cols), np.nan)  # those of taps
     done = np.zeros(len(plan.units), int)
     for b in range(plan.blocks):
         if b % tiling.cluster == 0:
@@ -55,16 +54,16 @@ def carry_out(desc, tiling, plan, x, g):
             segments = iter(plan.units[b, HEAD:].reshape(-1, 8).tolist())
             b, row, col, rows_left, cols_left, k0, k1, step, slot, taps, *columns = plan.units[b, :HEAD].tolist()
             shifts, outs = columns[:4], columns[4:]
-            sums = np.zeros((2, 64, cols * tiling.taps) if tiling.in_turn else (rows, cols * tiling.taps))
+            sums = np.zeros((parts, rows, cols * tiling.taps))
             turn = 0
             while k0 < k1:
                 blocks, h0, w0, height, width, first, count, _ = next(segments)
-                assert parts == 2 or count in (1, tiling.taps)
+                assert tiling.consumers == 2 or count in (1, tiling.taps)
                 for k in range(k0, min(k1, blocks), step):
                     a, lines = _boxes(desc, plan, _positions(k, pixels, tiling.strip, width), (h0, w0, height, width),
                                       x, g, [(shifts[t], outs[t]) for t in range(first, first + count)])
+                    to = sums[turn % parts]
                     for t, line in enumerate(lines, first):
-                        to = sums[turn % 2] if tiling.in_turn else sums
                         to[:, t * cols:(t + 1) * cols] += _window(a, row, rows).T @ _window(line, col, cols)
                     turn += 1
                 past = blocks + (k0 - blocks) % step if k0 < blocks else k0  # the first block behind the segment
@@ -75,15 +74,15 @@ def carry_out(desc, tiling, plan, x, g):
                 if not last:
                     continue
             if slot >= 0:
-                assert np.isnan(slots[parts * slot:parts * (slot + 1)]).all(), "a slot is written twice"
-                slots[parts * slot:parts * (slot + 1)] = (
-                    np.split(sums, parts, axis=1) if tiling.halves else sums.reshape(parts, 64, -1))
+                own = slice(parts * slot * tiling.taps, parts * (slot + 1) * tiling.taps)
+                assert np.isnan(slots[own]).all(), "a slot is written twice"
+                slots[own] = np.concatenate([np.split(each, tiling.taps, axis=1) for each in sums])
             else:
-                _put(desc, dw, outs[:taps], rows_left, cols_left, cols, sums)
+                _put(desc, dw, outs[:taps], rows_left, cols_left, cols, sums[0])
     assert (done == 1).all()
-    for slot, step, count, rows_left, cols_left, taps, _, _, *outs in plan.sums.tolist():
-        _put(desc, dw, outs[:taps], rows_left, cols_left, own // tiling.taps,
-             slots[slot:slot + count * step:step].sum(axis=0))
+    for slot, count, out, rows_there, cols_there in plan.sums.tolist():
+        apart = tiling.taps
+        _put(desc, dw, [out], rows_there, cols_there, cols, slots[slot:slot + count * apart:apart].sum(axis=0))
     return dw.reshape(desc.w_shape)
 
 

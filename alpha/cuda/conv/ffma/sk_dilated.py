@@ -28,23 +28,25 @@ WGRAD_ARGS = ("ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, ptr first, i
               "i32 x_w, i32 g_h, i32 g_w, i32 rows, i32 cols, i32 dw_row, i64 x_plane, i64 g_plane, ptr x_scale, "
               f"ptr g_scale, {EXACT_ARGS}")
 _SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
-                     "i32 dw_row, i32 split", threads=256)
+                     "i32 dw_row, i32 split, i32 apart", threads=256)
 MOST_SPLIT = 32
 
 
-def sum_of(tiles: Any, rows: int, columns: int, dw_row: int, split: int) -> Callable[[Array, Array], None]:
+def sum_of(tiles: Any, rows: int, columns: int, dw_row: int, split: int, apart: int = 1
+           ) -> Callable[[Array, Array], None]:
     """Returns the launch (workspace, dw) that adds up the slots of tiles of rows x columns.
 
     tiles: of each the first slot, the number of slots, the elements of dw up to it, and the rows and columns of it that
         exist, as `SumTile` of conv/sum_slices.cu begins.
     split: threads that share an element.
+    apart: how far the slots of a tile are from each other.
     """
     table, floats = np.zeros((len(tiles), 8), np.int32), rows * columns
     table[:, :5] = tiles
     there, grid = upload(table), (floats * split // 1024, len(tiles))
 
     def launch(work: Array, dw: Array) -> None:
-        _SUM_SLICES(grid, work, dw, there, floats, columns, dw_row, split)
+        _SUM_SLICES(grid, work, dw, there, floats, columns, dw_row, split, apart)
     return launch
 
 

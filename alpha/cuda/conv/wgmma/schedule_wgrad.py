@@ -20,12 +20,11 @@ from alpha.cuda.conv.schedule import is_product
 from alpha.cuda.conv.split import slots_of
 from alpha.cuda.conv.wgmma.boxes import Box, wgrad_box
 from alpha.cuda.conv.wgmma.schedule import longest_first
-from alpha.cuda.conv.wgmma.taps import BLOCK, CONSUMER_ROWS, SEGMENT_FIELDS, Group, Tiling, groups_of
+from alpha.cuda.conv.wgmma.taps import BLOCK, SEGMENT_FIELDS, Group, Tiling, groups_of
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
 UNIT_FIELDS = ("next", "row", "col", "rows", "cols", "begin", "end", "step", "slot", "taps", "shift0",
                "shift1", "shift2", "shift3", "out0", "out1", "out2", "out3")
-SUM_FIELDS = ("slot", "step", "count", "rows", "cols", "taps", "unused0", "unused1", "out0", "out1", "out2", "out3")
 MOST_TAPS = 4
 
 IMAGES = (64, 32, 16, 8)  # of a box; 8 rows are the least that the swizzle allows
@@ -44,8 +43,8 @@ class Schedule(NamedTuple):
     # first unit of block b, `next` the row of the one behind it or -1.
     units: np.ndarray
     blocks: int       # of the grid
-    sums: np.ndarray  # (parts of 64 rows of tiles in slots, 12), columns as in SUM_FIELDS; slots of one consumer
-    slots: int        # of the workspace, for all consumers of a tile
+    sums: np.ndarray  # (taps of tiles in slots, 5), what `SumTile` of conv/sum_slices.cu begins with; slots of a tap
+    slots: int        # of the workspace, of units
 
 
 class Units(NamedTuple):
@@ -72,7 +71,7 @@ def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
     box, groups, tiles, units, _ = cut(desc, tiling)
     tile, begin = units.table[:, 0], units.table[:, 1]
     pieces = np.bincount(tile, minlength=len(tiles))
-    stored = pieces > (0 if tiling.in_turn else 1)
+    stored = pieces * tiling.sums > 1
     slot, start = slots_of(tile, begin, stored)
 
     ic = desc.ic // desc.groups
@@ -94,8 +93,10 @@ def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
         table = _in_clusters(table, tiling.cluster)
         blocks = len(table)
 
-    sums = _sums(tiling, dw_row, tiles, taps, out, np.where(stored, pieces, 0), start)
-    return Schedule(box, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)),
+    sums = [(start[t] * tiling.sums * tiling.taps + tap, pieces[t] * tiling.sums, out[t, tap],
+             min(tiles[t, 3], tiling.rows), min(tiles[t, 4], tiling.tap_columns))
+            for t in np.flatnonzero(stored) for tap in range(taps[t])]
+    return Schedule(box, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, 5),
                     int((pieces * stored).sum()))
 
 
@@ -198,7 +199,7 @@ def _time_us(desc: ConvDesc, tiling: Tiling, groups: list[Group], tiles: np.ndar
     busy = np.concatenate([[0.0], np.cumsum(each)])[units.first]
     rows = np.minimum(tiles[:, 3] + STORED_ROWS - 1, tiling.rows) // STORED_ROWS * STORED_ROWS
     stored = rows * np.minimum(tiles[:, 4], tiling.tap_columns) / (tiling.rows * tiling.tap_columns)
-    added = np.bincount(tile, minlength=len(tiles)) - (0 if tiling.in_turn else 1)
+    added = np.bincount(tile, minlength=len(tiles)) - (tiling.sums == 1)
     nbytes = float((stored * added).sum()) * tiling.slot_bytes
     c = device().table.wgmma_wgrad
     adding = c.sum_us + nbytes / c.sum_bytes_per_us if nbytes else 0.0
@@ -223,19 +224,6 @@ def memory_us(desc: ConvDesc, tiling: Tiling, sweeps: int = 1) -> float:
 def _read(axis: Axis) -> int:
     """Returns how many inputs of an axis are read."""
     return len({axis.input_of(o, t) for t in range(axis.f) for o in range(*axis.wgrad_range(t))})
-
-
-def _sums(tiling: Tiling, dw_row: int, tiles: np.ndarray, taps: np.ndarray, out: np.ndarray, pieces: np.ndarray,
-          start: np.ndarray) -> list[tuple[int, ...]]:
-    """Returns what is added up, a row for each consumer's part of a tile, as in SUM_FIELDS; of consumers that take
-    blocks in turn, a row for the tile.  taps, out, pieces, start: of tiles, with `pieces` slots from `start` on."""
-    each, rows, cols = tiling.consumers, tiles[:, 3], tiles[:, 4]
-    parts, apart, count = (1, 1, each) if tiling.in_turn else (each, each, 1)  # of a tile; slots of a part, of a piece
-    down, right = (0, tiling.tap_columns // each) if tiling.halves else (0 if tiling.in_turn else CONSUMER_ROWS, 0)
-    return [(each * start[t] + part, apart, pieces[t] * count, rows[t] - part * down, cols[t] - part * right, taps[t],
-             0, 0, *(out[t] + part * (down * dw_row + right)))
-            for t in np.flatnonzero(pieces) for part in range(parts)
-            if rows[t] > part * down and cols[t] > part * right]
 
 
 def _in_clusters(table: np.ndarray, size: int) -> np.ndarray:

@@ -18,9 +18,9 @@
 // Requires: sm_90a; IC and OC of a group multiples of 8. A tile is of one group: beyond its channels it has those of
 //           the next group, which are not stored
 // Threads:  a unit is some of the blocks of k of one tile (schedule_wgrad.py). A tile of several units is added up by
-//           sum_units, in order. A consumer has 64 rows; of 64 rows by 128 columns or more of one tap, each of two has
-//           half of the columns. Fewer, or several taps: two consumers take turns, and their sums are added up like
-//           those of two units. Slots hold the rows and columns that exist, in steps of 16 and 8
+//           sum_slices.cu, in order. A consumer has 64 rows; of 64 rows by 128 columns or more of one tap, each of two
+//           has half of the columns. Fewer, or several taps: two consumers take turns, and their sums are added up like
+//           those of two units. A slot has [tap][row][channel] of a tile, of which those are stored that exist
 // Exact:    where planes do not hold an operand, conv/exact/wgrad_sum.cuh makes the sums
 // Clusters: CLUSTER blocks may have a unit in common (schedule_wgrad.py). At the end they show each other their sums
 //           where the buffers were, and each adds up a part of all
@@ -36,24 +36,18 @@ using Tile =
     WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS, BLOCKS_TOGETHER>;
 constexpr bool EXACT_TOO = HAS_EXACT_WAY<ELEMENT, float>;
 
-struct Sum {
-  int slot, step, count;           // a tile's slots
+// Where the elements of a tile go: into dw, or into a slot, which has a tile of each tap.
+struct Target {
+  float *to;
+  const int *out;                  // elements of dw up to each tap's; of a slot null
   int rows, cols, taps;            // of the tile that exist
-  int unused[2];
-  int out[MOST_TAPS];
-};
+  int pitch;                       // of a row
 
-// Element (row, col) of a tile and its right neighbour.
-struct Filters {
-  float *dw;
-  const int *out;
-  int rows, cols, taps;            // of the tile that exist
-  long long dw_row;
-
+  // Element (row, col) of a tile and its right neighbour.
   INLINE void put(int row, int col, float a, float b, const Scale &scale) const {
     const int tap = col / Tile::TAP, ic = col % Tile::TAP;
     if (row < rows && tap < taps && ic < cols)
-      *reinterpret_cast<float2 *>(dw + out[tap] + row * dw_row + ic) =
+      *reinterpret_cast<float2 *>(to + (out ? out[tap] : tap * (Tile::BM * Tile::TAP)) + row * (long long)pitch + ic) =
           make_float2(a * scale.first * scale.second, b * scale.first * scale.second);
   }
 };
@@ -145,61 +139,49 @@ template <class T> struct UnitSum {
   }
 };
 
-// A thread's part of 64 rows of a tile, or of those of half of its columns, in quads: in slots they are [quad of
-// accumulators][thread of the consumer], float4, in the registers' own order. What does not exist in a tile is not there.
+// A thread's part of 64 rows of a tile, or of those of half of its columns, in quads.
 template <class T> struct Part {
   const Place place;
-  const Filters filters;
+  const Target target;
+  const Scale &scale;
   const int first, left;  // row and column of the tile that it begins with
 
-  INLINE bool rows_exist() const { return first + place.thread / 32 * 16 < filters.rows; }
-  INLINE bool cols_exist(int quad) const { return left + quad * 8 % T::WIDTH < filters.cols; }
+  INLINE bool rows_exist() const { return first + place.thread / 32 * 16 < target.rows; }
+  INLINE bool cols_exist(int quad) const { return left + quad * 8 % T::WIDTH < target.cols; }
 
-  INLINE void finish(int quad, const float4 &v, const Scale &scale) const {
+  INLINE void put(int quad, const float4 &v) const {
     const int row = first + place.row_in_box(0), col = left + place.col(4 * quad);
-    filters.put(row, col, v.x, v.y, scale);
-    filters.put(row + 8, col, v.z, v.w, scale);
+    target.put(row, col, v.x, v.y, scale);
+    target.put(row + 8, col, v.z, v.w, scale);
   }
-  INLINE void keep(int quad, const float4 &v, float4 *slot) const { if (cols_exist(quad)) slot[quad * 128] = v; }
 };
 
-// slot: where the thread's quads of the unit's slot begin; null where the sum is complete. first: quad of the part.
-template <class T, int N>
-INLINE void store_unit(const float (&sum)[N], const Part<T> &to, float4 *slot, const Scale &scale, int first = 0) {
-  if (!to.rows_exist()) return;
-  if (slot) {
-    UNROLL for (int q = 0; q < N / 4; q++) to.keep(first + q, quad(sum, q), slot);
-  } else {
-    UNROLL for (int q = 0; q < N / 4; q++) to.finish(first + q, quad(sum, q), scale);
+// Stores a unit's sums, from quad `first` of the part on; those of a cluster, whose blocks have it in common, added up.
+template <class T, int N> INLINE void store_unit(const float (&sum)[N], char *buffers, const Part<T> &to, int first) {
+  if constexpr (T::CLUSTER > 1) {
+    static_assert(!T::IN_TURN, "consumers have different rows or columns");
+    add_together<T>(sum, buffers, to.place, to.rows_exist(), [&](int q) { return to.cols_exist(first + q); },
+                    [&](int q, const float4 &all) { to.put(first + q, all); });
+  } else if (to.rows_exist()) {
+    UNROLL for (int q = 0; q < N / 4; q++) to.put(first + q, quad(sum, q));
   }
-}
-
-// The same for a cluster, whose blocks have the unit in common.
-template <class T, int N>
-INLINE void store_together(const float (&sum)[N], char *buffers, const Part<T> &to, float4 *slot, const Scale &scale,
-                           int first = 0) {
-  static_assert(!T::IN_TURN, "consumers have different rows or columns");
-  add_together<T>(sum, buffers, to.place, to.rows_exist(), [&](int q) { return to.cols_exist(first + q); },
-                  [&](int q, const float4 &all) {
-                    if (slot) to.keep(first + q, all, slot);
-                    else to.finish(first + q, all, scale);
-                  });
 }
 
 // A consumer: sums, and stores its part of the units. EXACT: see exact_sum.cuh.
 template <bool EXACT, class Next>
-INLINE void sum_units_of_block(Ring<Tile> &ring, const Unit *unit, const Next &next, float *dw, float4 *work, int dw_row,
-                               const Scale &scale, const Exact &exact, const WgradShape &shape, bool boxed) {
+INLINE void sum_units(Ring<Tile> &ring, const Unit *unit, const Next &next, float *dw, float *work, int dw_row,
+                      const Scale &scale, const Exact &exact, const WgradShape &shape, bool boxed) {
   const int consumer = consumer_number();
   const auto same = [](int number) { return ptx::uniform(number); };
   for (;; unit = next(unit)) {
     const auto store = [&](const auto &sum, int first) {
-      const Part<Tile> to = {Place(), {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row},
-                             Tile::BM == 64 ? 0 : consumer * 64, Tile::HALVES ? consumer * Tile::WIDTH : 0};
-      float4 *slot = unit->slot < 0 ? nullptr : work + to.place.thread +
-                     ((long long)Tile::CONSUMERS * unit->slot + consumer) * (Tile::SUMS * 32);
-      if constexpr (Tile::CLUSTER > 1) store_together<Tile>(sum, ring.buffers, to, slot, scale, first);
-      else store_unit<Tile>(sum, to, slot, scale, first);
+      const auto put = [&](float *to, const int *out, int pitch) {
+        store_unit<Tile>(sum, ring.buffers, {Place(), {to, out, unit->rows, unit->cols, unit->taps, pitch}, scale,
+                         Tile::BM == 64 ? 0 : consumer * 64, Tile::HALVES ? consumer * Tile::WIDTH : 0}, first);
+      };
+      const long long slot = Tile::IN_TURN ? 2 * unit->slot + consumer : unit->slot;
+      if (unit->slot < 0) put(dw, unit->out, dw_row);
+      else put(work + slot * (Tile::BM * Tile::BN), nullptr, Tile::TAP);
     };
     if constexpr (EXACT) {
       exact_unit<Tile>(exact, shape, boxed, ring.buffers, unit, store);
@@ -219,7 +201,7 @@ INLINE void sum_units_of_block(Ring<Tile> &ring, const Unit *unit, const Next &n
 // set up: from a cold start the chain of tables is what a small layer would wait for.
 ALPHA_GLOBAL(sk_dilated_wgmma, (Tile::THREADS, 1) CLUSTERS,
              (const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_g, float *dw,
-              float4 *work, const int *units, int unit_ints, const float *scale_x, const float *scale_g, int images,
+              float *work, const int *units, int unit_ints, const float *scale_x, const float *scale_g, int images,
               int rows, int boxed, int wide_x, int wide_g, int x_once, int g_once, int g_row, int g_step, int x_row,
               int x_step, int dw_row, Exact exact, WgradShape shape)) {
   ptx::follow();
@@ -249,37 +231,11 @@ ALPHA_GLOBAL(sk_dilated_wgmma, (Tile::THREADS, 1) CLUSTERS,
       load_unit(ring, g, x, {images, g_row, x_row, g_step, x_step}, unit, filled, more != nullptr);
   } else {
     ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
-    if (work && blockIdx.x == 0 && threadIdx.x == 128)
-      tell_scales(work, flagged ? 1 : *scale_x, flagged ? 1 : *scale_g);
     const auto unit = reinterpret_cast<const Unit *>(first);
     if constexpr (EXACT_TOO) {
-      if (flagged) return sum_units_of_block<true>(ring, unit, next, dw, work, dw_row, Scale(), exact, shape, boxed);
+      if (flagged) return sum_units<true>(ring, unit, next, dw, work, dw_row, Scale(), exact, shape, boxed);
     }
-    sum_units_of_block<false>(ring, unit, next, dw, work, dw_row, Scale(scale_x, scale_g), exact, shape, boxed);
+    sum_units<false>(ring, unit, next, dw, work, dw_row, Scale(scale_x, scale_g), exact, shape, boxed);
   }
 #endif
-}
-
-// Adds up the slots of tiles cut into several units. Grid (parts of a slot, tiles of 64 rows): a thread adds one float4
-// of every split-th slot; the partial sums of an element meet in shared memory, always in the same order.
-ALPHA_GLOBAL(sum_units, (256), (const float4 *work, float *dw, const Sum *sums, int dw_row, int split)) {
-  ptx::follow();
-  __shared__ float4 partial[256];
-  constexpr int SLOT = Tile::SUMS * 32;  // float4
-  const Scale scale = told_scale(work);
-  const Sum &tile = sums[blockIdx.y];
-  const int width = 256 / split, lane = threadIdx.x % width, part = threadIdx.x / width;
-  const int element = blockIdx.x * width + lane, quad = element / 128;
-  const auto to = [&] {  // made where it is needed: registers limit how many blocks there are
-    return Part<Tile>{Place(0, element % 128), {dw, tile.out, tile.rows, tile.cols, tile.taps, dw_row}, 0, 0};
-  };
-  const int count = to().rows_exist() && to().cols_exist(quad) ? tile.count : 0;
-  const float4 *from = work + (long long)tile.slot * SLOT + element;
-  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-  UNROLL_BY(8) for (int s = part; s < count; s += split) add(sum, from[(long long)s * tile.step * SLOT]);
-  partial[threadIdx.x] = sum;
-  __syncthreads();
-  if (part > 0) return;
-  for (int p = 1; p < split; p++) add(sum, partial[p * width + lane]);
-  to().finish(quad, sum, scale);
 }

@@ -52,22 +52,13 @@ class Tiling(NamedTuple):
     @property
     def slot_bytes(self) -> int:
         """Bytes of what the consumers sum up in a unit."""
-        return self.consumers * self.part_floats * 4
+        return self.sums * self.rows * self.taps * self.tap_columns * 4
 
     @property
-    def part_floats(self) -> int:
-        """Sums of a consumer."""
-        return CONSUMER_ROWS * self.taps * self.tap_columns // (2 if self.halves else 1)
-
-    @property
-    def halves(self) -> bool:
-        """Whether two consumers share a tile of 64 rows by its columns."""
-        return self.rows == CONSUMER_ROWS and self.taps == 1 and self.tap_columns >= 2 * BLOCK
-
-    @property
-    def in_turn(self) -> bool:
-        """Whether they take blocks of k in turn: each has a sum of its own, and they are added up like units."""
-        return self.rows == CONSUMER_ROWS and not self.halves
+    def sums(self) -> int:
+        """Of a unit: of two consumers that take its blocks of k in turn each has one, which are added up like units.
+        Where 64 rows of a tap have enough columns, each has half of these."""
+        return 2 if self.rows == CONSUMER_ROWS and (self.taps > 1 or self.tap_columns < 2 * BLOCK) else 1
 
     @property
     def consumers(self) -> int:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.ffma.sk_dilated import sum_of
 from alpha.cuda.conv.schedule import is_product, oversized
-from alpha.cuda.conv.wgmma import SCALE_FLOATS, STREAMED_BYTES, OnOperands, Run, pixels_as_images, refusal
+from alpha.cuda.conv.wgmma import STREAMED_BYTES, OnOperands, Run, pixels_as_images, refusal
 from alpha.cuda.conv.wgmma.boxes import Box
 from alpha.cuda.conv.wgmma.schedule import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
@@ -24,7 +25,7 @@ from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 ROW = 65536                            # distance of rows of positions in boxes, see wgrad_producer.cuh
 LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
-SUM_THREADS, MOST_SPLIT = 256, 8
+MOST_SPLIT = 8                         # threads that share an element of a sum
 ENOUGH_THREADS = 1 << 17               # of the sum: more split no further
 
 
@@ -125,8 +126,6 @@ class WgmmaWgrad(OnOperands):
             f"{EXACT_ARGS}, block[72] shape",  # Exact, WgradShape
             threads=128 * (1 + consumers(tile.rows)), shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES,
             defines=defines)
-        self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, i32 dw_row, i32 split",
-                          threads=SUM_THREADS, defines=defines)
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if self.tile.taps > 1 and self.tile.taps > desc.h.f * desc.w.f:
@@ -169,8 +168,7 @@ class WgmmaWgrad(OnOperands):
         """
         desc = pixels_as_images(desc)
         plan, tile = self.schedule(desc), self.tile
-        units, sums = upload(plan.units), upload(plan.sums)
-        h, w, planes, box = desc.h, desc.w, self.planes, plan.box
+        units, h, w, planes, box = upload(plan.units), desc.h, desc.w, self.planes, plan.box
         boxed = box.height * box.width > 1
         x_form = _form(desc, "x", box, planes, tile.tap_columns, tile.tap_box)
         g_form = _form(desc, "g", box, planes, tile.rows, 64, channels)
@@ -183,11 +181,10 @@ class WgmmaWgrad(OnOperands):
                  x_row, x_step, dw_row)
         moves = w.f, h.s, w.s, h.p, w.p, h.d, w.d
         shape = np.array([*desc.x_shape, *desc.y_shape[1:3], channels or desc.oc, *moves, *box, 0], np.int32).tobytes()
-        kernel, grid, add, slots, ints = self.kernel, plan.blocks, self.sum, plan.slots, plan.units.shape[1]
-        part_floats, parts = self.tiling(desc).part_floats, len(plan.sums)
-        slot_floats = slots * consumers(tile.rows) * part_floats
-        split = _split(parts * part_floats // 4, int(plan.sums[:, 2].max(initial=1)))
-        sum_grid = part_floats // 4 * split // SUM_THREADS, parts
+        kernel, grid, ints = self.kernel, plan.blocks, plan.units.shape[1]
+        slot_floats, of_tap = plan.slots * self.tiling(desc).slot_bytes // 4, tile.rows * tile.tap_columns
+        split = _split(len(plan.sums) * of_tap // 4, int(plan.sums[:, 1].max(initial=1)))
+        add_up = sum_of(plan.sums, tile.rows, tile.tap_columns, dw_row, split, tile.taps)
 
         @by_address
         def maps(x_ptr: int, g_ptr: int, dtype: str) -> tuple[Any, ...]:
@@ -195,13 +192,12 @@ class WgmmaWgrad(OnOperands):
             return *maps_argument(x + g), len(x) // NBYTES
 
         def run(a: Operand, b: Operand, dw: Array, exact: tuple[Any, ...] = UNFLAGGED) -> None:
-            memory = empty((SCALE_FLOATS + slot_floats,), "float32") if slots else None
-            work = memory and offset(memory, 4 * SCALE_FLOATS)
+            work = empty((slot_floats,), "float32") if slot_floats else None
             out = offset(dw, 4 * first * dw_row)
             kernel(grid, *maps(a.ptr, b.ptr + 2 * first, a.dtype), out, work, units, ints, a.scale, b.scale, *sizes,
                    *exact, first, shape)
-            if slots:
-                add(sum_grid, work, out, sums, dw_row, split)
+            if work:
+                add_up(work, out)
         return run
 
 

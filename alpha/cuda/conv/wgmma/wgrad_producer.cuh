@@ -42,7 +42,7 @@ struct Unit {
   int row, col;                    // first output and input channel
   int rows, cols;                  // of the tile that exist
   int begin, end, step;            // every step-th block of k from begin on, counted over the segments
-  int slot;                        // the consumers' slots of the workspace that get the sums; -1: they are complete
+  int slot;                        // of the workspace that gets the sums, two where consumers take turns; -1: complete
   int taps;                        // of the tile that exist
   int shift[MOST_TAPS];            // pixel of x that output (0, 0) meets; negative where it meets padding. With boxes
                                    // of positions: the number of the tap, which has maps of its own
