@@ -172,10 +172,10 @@ class Wgmma(OnOperands):
                    "OF_PAIRS": int(tile.pairs), "FILTERS_HELD": tile.held, "BLOCKS_TOGETHER": tile.cluster,
                    "OUT": C_TYPES[mode.writes], "POOLED": int(pooled)}
         self.kernel = Kernel(
-            "conv_wgmma.cu", ENTRIES[pass_name], f"{MAPS}, i32 first_w, i32 first_out, ptr b, ptr scale_x, ptr scale_w, "
-            "ptr slots, ptr parts, ptr joined, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, "
-            "i32 groups, i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, "
-            f"i32 streams, {EXACT_ARGS}, block[16] shape",
+            "conv_wgmma.cu", ENTRIES[pass_name], f"{MAPS}, i32 first_w, i32 first_out, ptr b, ptr scale_x, "
+            "ptr scale_w, ptr slots, ptr parts, ptr joined, ptr work, i32 entries, i32 box, i32 batch, i32 height, "
+            "i32 width, i32 groups, i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, "
+            f"i32 adds, i32 streams, {EXACT_ARGS}, block[16] shape",
             threads=128 * (1 + tile.consumers), shared=ring + tile.consumers * boxes * BOX_BYTES,
             defines=defines)
         self.sum = Kernel(
