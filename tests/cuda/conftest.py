@@ -16,7 +16,7 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import AlphaError
 
-PRODUCTS = ("conv_wgmma", "sk_dilated_wgmma", "conv_v2", "ks_deconv", "sk_dilated")  # entries of convolutions
+PRODUCTS = ("conv_v2", "ks_deconv", "sk_dilated", "conv_wgmma_slices")  # how the entries of convolutions begin
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -239,3 +239,44 @@ ALPHA_GLOBAL(planes_merge, (THREADS),
     ::store(y + i, Lanes<4, float>{{v[0], v[1], v[2], v[3]}});
   }
 }
+
+// ---- parts of a joined tensor ---------------------------------------------------------------------------------------
+
+// Rows of a tensor that may consist of planes, copied to where they belong in the rows of the whole (rows, columns), as
+// planes or as elements: w.columns * 4 of its columns from `first` on. Columns of parts are multiples of 8. The scale is
+// from the largest bound of all parts, which is in the header before: where a part has another one, an element of planes is
+// rounded once more. The last block of all parts tells the flag; what follows behind it is concat_stored. Parts that batch
+// norm has not written yet are put there by its own pass (batch_norm_planes.cu).
+// Threads: blocks go through a part backwards, as the split does.
+constexpr int AHEAD = 4;  // rows that a thread has in flight
+
+template <class Out>
+INLINE void copy_rows(const void *x, const OperandHeader *header_of_x, Out &&out, i64 columns, i64 first,
+                      const Walk &w) {
+  const Stored stored = stored_or_not(x, header_of_x, w.rows * w.columns * 4);
+  const Place at(w, gridDim.x - 1 - blockIdx.x);
+  each_row<AHEAD>(
+      at, w, [&](i64 r) { return stored.load((r * w.columns + at.column) * 4); },
+      [&](const Stored::Piece &piece, i64 r) {
+        float v[4];
+        stored.unpack(v, piece);
+        out.put(v, r * columns + first + at.column * 4);
+      });
+}
+
+// blocks: of the launches for all parts
+ALPHA_ENTRY(concat_planes, (THREADS), (const void *x, const OperandHeader *header_of_x, void *y, OperandHeader *header,
+                                       i64 columns, i64 first, int blocks, int *lost_ranges, const Walk w),
+            PlaneWriter out(y, w.rows * columns, header);
+            copy_rows(x, header_of_x, out, columns, first, w);
+            out.finish(header, lost_ranges, blocks))
+
+struct Elements {
+  float *y;
+  INLINE void put(const float (&v)[4], i64 i) const { store_floats(y + i, v); }
+};
+// behind a flag, or none
+ALPHA_ENTRY(concat_stored, (THREADS), (const void *x, const OperandHeader *header_of_x, float *y, i64 columns,
+                                       i64 first, const int *flag, const Walk w),
+            if (flag && !*flag) return;
+            copy_rows(x, header_of_x, Elements{y}, columns, first, w))

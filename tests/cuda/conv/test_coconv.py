@@ -251,8 +251,8 @@ def test_a_batch_norm_behind_levels_reads_their_statistics(launches: list[str]) 
     for a, b in zip(run("cuda"), run("cpu")):
         assert np.linalg.norm(a - b) < 2e-5 * np.linalg.norm(b)
     counted = any(name.startswith("finalize_tiles") for name in launches)
-    in_levels = "conv_wgmma" in launches and "conv_wgmma_slices" not in launches
-    assert counted is (in_levels or "conv_coconv" in launches)
+    in_levels = "conv_v2_wgmma" in launches and "conv_wgmma_slices" not in launches
+    assert counted is (in_levels or "conv_coconv_fprop" in launches)
 
 
 def test_levels_by_clusters_leave_the_statistics_to_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,7 +291,8 @@ def test_convolutions_fall_back_for_either_operand(wide_map, wide_filters, tenso
                 ops.conv2d_wgrad(x, dy, f=3, padding=1)]
 
     got = results(x := norm.call(), dy := g.grad())
-    assert {"conv_wgmma", "sk_dilated_wgmma", "apply_planes", "gradient_planes_relu"} <= set(launches)
+    assert {"conv_v2_wgmma", "ks_deconv_wgmma", "sk_dilated_wgmma"} <= set(launches)
+    assert {"apply_planes", "gradient_planes_relu"} <= set(launches)
     assert "planes_merge" not in launches
     x, dy = (cuda(t.numpy()) for t in (x, dy))
     with alpha.config(tensor_cores=False):

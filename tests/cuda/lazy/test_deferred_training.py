@@ -68,7 +68,7 @@ def test_losses_are_those_of_the_fma_units(name: str, mode: str, steps: int, lau
         again, same = trained(NETWORKS[name], "cuda", steps, pixels=PIXELS)
     assert losses == pytest.approx(expected, rel=2e-5 if mode == "fp32" else 2e-2)
     assert losses == again and all(w.tobytes() == same[key].tobytes() for key, w in weights.items())
-    assert {"conv_wgmma", "apply_planes", "gradient_planes_relu"} <= set(launches)
+    assert {"conv_v2_wgmma", "apply_planes", "gradient_planes_relu"} <= set(launches)
 
 
 def deep_resnet() -> nn.Module:

@@ -26,7 +26,6 @@ constexpr bool EXACT_TOO = HAS_EXACT_WAY<ELEMENT, OUT>;
 
 struct Tile {
   using E = ELEMENT;
-  static constexpr bool DGRAD = B_MAJOR_N;
   static constexpr int BN = TILE_N, DEPTH = TILE_DEPTH, PLANES = OPERAND_PLANES, SUMS = BN / 2, THREADS = 384;
   using Sums = float[DEPTH][SUMS];
   static constexpr int BOX = 64 * 128, CONSUMERS = 2, OUT_BOXES = 1, OUT_AT = 0;
@@ -59,7 +58,7 @@ struct Levels {
   const float *bias, *scale_in, *scale_w;
   float *statistics;      // [block][consumer][mean, m2, count][columns], or null
   const uint2 *dilations;  // a byte each: fprop: units of a tile of columns; dgrad: sixteens of a chunk
-  int images, height, width, channels, columns, side, reach, halo_stages, stages, relu, streams;
+  int images, height, width, channels, columns, side, reach, unit, halo_stages, stages, relu, streams;
   Exact exact;             // a: in
   int tiles_w, per_image, tiles, column_tiles, items, chunks, pitch, halo_bytes, blocks;
   bool held;
@@ -114,8 +113,8 @@ INLINE void load_halos(const Levels &t, char *smem, Barriers &barriers, int cons
   }
 }
 
-INLINE void load_filters(const Levels &t, char *smem, Barriers &barriers) {
-  constexpr int PARTS = Tile::DGRAD ? (Tile::BN + 63) / 64 : 1;  // boxes side by side
+template <bool DGRAD> INLINE void load_filters(const Levels &t, char *smem, Barriers &barriers) {
+  constexpr int PARTS = DGRAD ? (Tile::BN + 63) / 64 : 1;  // boxes side by side
   const int lane = threadIdx.x % 32, part = lane % PARTS, plane = lane / PARTS;
   Turn turn(t.stages);
   for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
@@ -128,8 +127,8 @@ INLINE void load_filters(const Levels &t, char *smem, Barriers &barriers) {
         __syncwarp();
         if (plane < Tile::PLANES)
           ptx::tma_load_5d(smem + t.filters_at(turn.stage) + plane * Tile::B_PLANE + part * Tile::BOX, *t.w,
-                           Tile::DGRAD ? column : chunk * 64, tap % t.side, tap / t.side,
-                           Tile::DGRAD ? chunk * 64 : column, plane, landed);
+                           DGRAD ? column : chunk * 64, tap % t.side, tap / t.side,
+                           DGRAD ? chunk * 64 : column, plane, landed);
         turn.advance();
       }
     }
@@ -141,39 +140,41 @@ INLINE void load_filters(const Levels &t, char *smem, Barriers &barriers) {
 
 // Issues the products of 64 of k. a: descriptors of each 16, b: of the first, of plane 0; a_low: how far plane 1 lies
 // behind it, in 16 bytes. Of two planes the small products come first.
-template <int N> INLINE void products(float (&sum)[N / 2], const uint64_t (&a)[4], uint64_t b, int a_low, bool add) {
-  constexpr int B_STEP = Tile::DGRAD ? 128 : 2, B_LOW = Tile::B_PLANE / 16;
+template <bool DGRAD, int N>
+INLINE void products(float (&sum)[N / 2], const uint64_t (&a)[4], uint64_t b, int a_low, bool add) {
+  constexpr int B_STEP = DGRAD ? 128 : 2, B_LOW = Tile::B_PLANE / 16;
   if constexpr (Tile::PLANES == 2) {
-    UNROLL for (int k = 0; k < 4; k++) ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k] + a_low, b + B_STEP * k, k > 0);
-    UNROLL for (int k = 0; k < 4; k++) ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k], b + B_STEP * k + B_LOW, true);
+    UNROLL for (int k = 0; k < 4; k++) ptx::wgmma<Tile::E, N, 0, DGRAD>(sum, a[k] + a_low, b + B_STEP * k, k > 0);
+    UNROLL for (int k = 0; k < 4; k++) ptx::wgmma<Tile::E, N, 0, DGRAD>(sum, a[k], b + B_STEP * k + B_LOW, true);
   }
   UNROLL for (int k = 0; k < 4; k++)
-    ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k], b + B_STEP * k, Tile::PLANES == 2 || add || k > 0);
+    ptx::wgmma<Tile::E, N, 0, DGRAD>(sum, a[k], b + B_STEP * k, Tile::PLANES == 2 || add || k > 0);
 }
 
 // Issues the products of a block with all columns of a tile. a: the halo's row that the tap in the middle reads first;
 // tap: how far the tap lies from that one where the dilation is 1, in 16 bytes; dilations: a byte each.
-template <int UNIT>
+template <bool DGRAD, int UNIT>
 INLINE void multiply(float (&sum)[Tile::SUMS], uint64_t a, uint64_t b, int a_low, int tap, uint2 dilations, bool add) {
   uint64_t from[4];
-  if constexpr (Tile::DGRAD) {
+  if constexpr (DGRAD) {
     UNROLL for (int k = 0; k < 4; k++) from[k] = a + int(dilations.x >> 8 * k & 255) * tap + 2 * k;
-    products<Tile::BN>(sum, from, b, a_low, add);
+    products<DGRAD, Tile::BN>(sum, from, b, a_low, add);
   } else {
     UNROLL for (int u = 0; u < Tile::BN / UNIT; u++) {
       const uint64_t row = a + int((u < 4 ? dilations.x : dilations.y) >> 8 * (u % 4) & 255) * tap;
       UNROLL for (int k = 0; k < 4; k++) from[k] = row + 2 * k;
-      products<UNIT>(reinterpret_cast<float(&)[UNIT / 2]>(sum[u * (UNIT / 2)]), from, b + u * UNIT * 8, a_low, add);
+      float(&of_unit)[UNIT / 2] = reinterpret_cast<float(&)[UNIT / 2]>(sum[u * (UNIT / 2)]);
+      products<DGRAD, UNIT>(of_unit, from, b + u * UNIT * 8, a_low, add);
     }
   }
 }
 
 // What a consumer has to read, and the sums of its tiles.
-template <int UNIT> struct Consumer {
+template <bool DGRAD, int UNIT> struct Consumer {
   const Levels &t;
   char *const smem;
   Barriers &barriers;
-  const int number = Tile::DEPTH == 2 && !Tile::DGRAD ? threadIdx.x / 128 - 1 : consumer_number();  // or it spills
+  const int number = Tile::DEPTH == 2 && !DGRAD ? threadIdx.x / 128 - 1 : consumer_number();  // or it spills
   Turn halo, filters;
   int flying = -1;  // the stage of filters that a product in flight reads
 
@@ -185,16 +186,16 @@ template <int UNIT> struct Consumer {
   // The sums of an item's tiles.
   INLINE void operator()(Tile::Sums &sum, int item) {
     const int half = t.side / 2;
-    uint2 dilations = ptx::uniform(t.dilations[Tile::DGRAD ? 0 : item % t.column_tiles]);
+    uint2 dilations = ptx::uniform(t.dilations[DGRAD ? 0 : item % t.column_tiles]);
     if (Tile::PLANES == 2) clear<Tile>(sum);
     for (int chunk = 0; chunk < t.chunks; chunk++) {
-      if (Tile::DGRAD) dilations = ptx::uniform(t.dilations[chunk]);
+      if (DGRAD) dilations = ptx::uniform(t.dilations[chunk]);
       ptx::mbarrier_wait(barriers.full[number] + halo.stage, halo.phase);
       const uint64_t a = ptx::wgmma_desc(smem + t.halos_at(number, halo.stage), 16, t.pitch * 128) +
                          t.reach * (t.pitch + 1) * 8;
       UNROLL_BY(1) for (int h = -half; h <= half; h++) {
         UNROLL_BY(1) for (int w = -half; w <= half; w++) {
-          block(sum, a, (Tile::DGRAD ? -8 : 8) * (h * t.pitch + w), dilations, chunk > 0 || h > -half || w > -half);
+          block(sum, a, (DGRAD ? -8 : 8) * (h * t.pitch + w), dilations, chunk > 0 || h > -half || w > -half);
         }
       }
       if (Tile::PLANES == 1) {
@@ -217,7 +218,7 @@ private:
       UNROLL for (int d = 0; d < Tile::DEPTH; d++) {
         float part[Tile::SUMS];
         ptx::wgmma_fence();
-        multiply<UNIT>(part, a + d * tile, b, low, tap, dilations, false);
+        multiply<DGRAD, UNIT>(part, a + d * tile, b, low, tap, dilations, false);
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         if (d == Tile::DEPTH - 1) release_filters(filters.stage);
@@ -225,7 +226,8 @@ private:
       }
     } else {
       ptx::wgmma_fence();
-      UNROLL for (int d = 0; d < Tile::DEPTH; d++) multiply<UNIT>(sum[d], a + d * tile, b, low, tap, dilations, add);
+      UNROLL for (int d = 0; d < Tile::DEPTH; d++)
+        multiply<DGRAD, UNIT>(sum[d], a + d * tile, b, low, tap, dilations, add);
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();
       if (flying >= 0) release_filters(flying);
@@ -245,8 +247,8 @@ struct StoredRows {
 
 // The sums of SOME columns of a tile, all of one level, in float32 (conv/exact/exact_sum.cuh), by all threads of a consumer; left:
 // the first.
-constexpr int SOME = Tile::DGRAD || Tile::BN / 4 > PIECE ? PIECE : Tile::BN / 4;
-INLINE void exact_sum(const Levels &t, char *smem, int consumer, int tile, int column_tile, int left, int unit, float *sum) {
+template <bool DGRAD, int SOME>
+INLINE void exact_sum(const Levels &t, char *smem, int consumer, int tile, int column_tile, int left, float *sum) {
   constexpr int BYTES = EXACT_BYTES<64, SOME>, THREADS = 128;
   float *const a = reinterpret_cast<float *>(smem + Tile::RING_AT + consumer * BYTES), *const b = a + 64 * EXACT_K;
   const Stored in = t.exact.a.stored(), filters = t.exact.b.stored();
@@ -254,12 +256,12 @@ INLINE void exact_sum(const Levels &t, char *smem, int consumer, int tile, int c
   const Place place;
   const int thread = threadIdx.x % 128, row = place.row_in_box(0), taps = t.side * t.side;
   const int column = column_tile * Tile::BN + left, columns = t.columns - column;
-  const int deep = Tile::DGRAD ? 16 : 64, blocks = (t.channels + deep - 1) / deep * taps;  // deep: of one dilation
+  const int deep = DGRAD ? 16 : 64, blocks = (t.channels + deep - 1) / deep * taps;  // deep: of one dilation
   UNROLL_BY(1) for (int block = 0; block < blocks; block++) {
     const int tap = block % taps, first = block / taps * deep, count = min(deep, t.channels - first);
-    const int byte = Tile::DGRAD ? first / 16 % 4 : left / unit;
-    const uint2 dilations = t.dilations[Tile::DGRAD ? first / 64 : column_tile];
-    const int apart = (Tile::DGRAD ? -1 : 1) * int((byte < 4 ? dilations.x : dilations.y) >> 8 * (byte % 4) & 255);
+    const int byte = DGRAD ? first / 16 % 4 : left / t.unit;
+    const uint2 dilations = t.dilations[DGRAD ? first / 64 : column_tile];
+    const int apart = (DGRAD ? -1 : 1) * int((byte < 4 ? dilations.x : dilations.y) >> 8 * (byte % 4) & 255);
     const int h = at.h + (tap / t.side - t.side / 2) * apart, w = at.w + (tap % t.side - t.side / 2) * apart;
     const auto pixel = [&](int r) {  // of `in`, or -1
       const int y = h + r / 8, x = w + r % 8;
@@ -271,7 +273,7 @@ INLINE void exact_sum(const Levels &t, char *smem, int consumer, int tile, int c
       const int from = pixel(r);
       return from < 0 ? i64(-1) : i64(from) * t.channels + first;
     });
-    if constexpr (Tile::DGRAD)
+    if constexpr (DGRAD)
       fill_lines<SOME, THREADS>(b, filters, thread, count, [&](int k, int c) {
         return c < columns ? (i64(first + k) * taps + tap) * t.columns + column + c : -1;
       });
@@ -307,10 +309,10 @@ INLINE void store_tile(const Levels &t, OutBoxes<Tile, OUT> &out, const float (&
   }
 }
 
-template <int UNIT> INLINE void sum_tiles(const Levels &t, char *smem, Barriers &barriers) {
+template <bool DGRAD, int UNIT> INLINE void sum_tiles(const Levels &t, char *smem, Barriers &barriers) {
   const Scale scale(t.scale_in, t.scale_w);
   OutBoxes<Tile, OUT> out(smem);
-  Consumer<UNIT> consumer(t, smem, barriers);
+  Consumer<DGRAD, UNIT> consumer(t, smem, barriers);
   Tile::Sums sum;
   UNROLL_BY(1) for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
     consumer(sum, item);
@@ -318,7 +320,8 @@ template <int UNIT> INLINE void sum_tiles(const Levels &t, char *smem, Barriers 
   }
   out.drain();
 }
-template <int PIECES> INLINE void exact_tiles(const Levels &t, char *smem, int unit) {
+template <bool DGRAD> INLINE void exact_tiles(const Levels &t, char *smem) {
+  constexpr int PIECES = Tile::BN / PIECE, SOME = DGRAD || Tile::BN / 4 > PIECE ? PIECE : Tile::BN / 4;
   OutBoxes<Tile, OUT> out(smem);
   const int consumer = threadIdx.x / 128 - 1;
   UNROLL_BY(1) for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
@@ -326,44 +329,50 @@ template <int PIECES> INLINE void exact_tiles(const Levels &t, char *smem, int u
       float sum[PIECE / 2] = {};
       const int depth = part / PIECES, number = part % PIECES;
       UNROLL for (int some = 0; some < PIECE; some += SOME)
-        exact_sum(t, smem, consumer, t.tile(item, consumer, depth), item % t.column_tiles, number * PIECE + some, unit,
-                  sum + some / 2);
+        exact_sum<DGRAD, SOME>(t, smem, consumer, t.tile(item, consumer, depth), item % t.column_tiles,
+                               number * PIECE + some, sum + some / 2);
       store_tile(t, out, sum, Scale(), item, consumer, depth, number);
     }
   }
   out.drain();
 }
 
-ALPHA_GLOBAL(conv_coconv, (Tile::THREADS, 1),
-             (const __grid_constant__ ptx::TensorMaps maps, const float *bias, const float *scale_in,
-              const float *scale_w, float *statistics, const uint2 *dilations, int images, int height, int width,
-              int channels, int columns, int side, int reach, int unit, int halo_stages, int stages, int relu,
-              int streams, Exact exact)) {
-  ptx::follow();
+// One block: items blockIdx.x, blockIdx.x + gridDim.x ...
+template <bool DGRAD> INLINE void coconv_block(Levels &t) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ Barriers barriers;
-  const CUtensorMap *const in = maps.few, *const w = in + 1, *const out = in + 2;
-  Levels t = {in,     w,     out,   bias,        scale_in, scale_w, statistics, dilations, images, height, width, channels,
-              columns, side, reach, halo_stages, stages,   relu,    streams,    exact};
   t.derive();
-  const bool flagged = EXACT_TOO && exact.flags.any();
-  if (statistics) clear_slots(statistics, columns, columns, Tile::THREADS);
+  const bool flagged = EXACT_TOO && t.exact.flags.any();
+  if (t.statistics) clear_slots(t.statistics, t.columns, t.columns, Tile::THREADS);
   if (threadIdx.x == 0) barriers.init();
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<40>();
     if (flagged) return;
     if (threadIdx.x < 64) load_halos(t, smem, barriers, threadIdx.x / 32);
-    else if (threadIdx.x < 96) load_filters(t, smem, barriers);
+    else if (threadIdx.x < 96) load_filters<DGRAD>(t, smem, barriers);
   } else {
     ptx::setmaxnreg_inc<232>();
     if constexpr (EXACT_TOO) {
-      if (flagged) return exact_tiles<Tile::BN / PIECE>(t, smem, unit);
+      if (flagged) return exact_tiles<DGRAD>(t, smem);
     }
-    if (Tile::DGRAD || unit >= Tile::BN) sum_tiles<Tile::BN>(t, smem, barriers);
-    else if (unit == Tile::BN / 2) sum_tiles<Tile::BN / 2>(t, smem, barriers);
-    else sum_tiles<Tile::BN / 4>(t, smem, barriers);
+    if (DGRAD || t.unit >= Tile::BN) sum_tiles<DGRAD, Tile::BN>(t, smem, barriers);
+    else if (t.unit == Tile::BN / 2) sum_tiles<DGRAD, Tile::BN / 2>(t, smem, barriers);
+    else sum_tiles<DGRAD, Tile::BN / 4>(t, smem, barriers);
   }
 #endif
 }
+
+#define COCONV(name, DGRAD) \
+  ALPHA_ENTRY(name, (Tile::THREADS, 1), \
+              (const __grid_constant__ ptx::TensorMaps maps, const float *bias, const float *scale_in, \
+               const float *scale_w, float *statistics, const uint2 *dilations, int images, int height, int width, \
+               int channels, int columns, int side, int reach, int unit, int halo_stages, int stages, int relu, \
+               int streams, Exact exact), \
+              const CUtensorMap *const in = maps.few; \
+              Levels t = {in, in + 1, in + 2, bias, scale_in, scale_w, statistics, dilations, images, height, width, \
+                          channels, columns, side, reach, unit, halo_stages, stages, relu, streams, exact}; \
+              coconv_block<DGRAD>(t))
+COCONV(conv_coconv_fprop, false)
+COCONV(conv_coconv_dgrad, true)

@@ -57,10 +57,9 @@ class Halo(Candidate):
         self.reads, self.writes = mode
         self.name = f"conv_coconv {tile} {mode.reads} to {mode.writes}"
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_N": tile.columns, "TILE_DEPTH": tile.depth,
-                   "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(pass_name == "dgrad"),
-                   "OUT": C_TYPES[mode.writes]}
+                   "OPERAND_PLANES": mode.planes, "OUT": C_TYPES[mode.writes]}
         self.kernel = Kernel(
-            "conv_coconv.cu", "conv_coconv", f"{BLOCK} maps, ptr b, ptr scale_in, ptr scale_w, "
+            "conv_coconv.cu", f"conv_coconv_{pass_name}", f"{BLOCK} maps, ptr b, ptr scale_in, ptr scale_w, "
             "ptr statistics, ptr dilations, i32 images, i32 height, i32 width, i32 channels, i32 columns, i32 side, "
             f"i32 reach, i32 unit, i32 halo_stages, i32 stages, i32 relu, i32 streams, {EXACT_ARGS}",
             threads=THREADS, shared=SHARED_BYTES, defines=defines)

@@ -5,6 +5,7 @@
 
 // Consumers, all of their threads: adds up 128 rows of an entry, those of `depth`; of a pair, output number `depth`. left:
 // the first of PIECE columns.
+template <class Tile>
 INLINE void exact_sum(const ConvOperands &t, char *smem, const int *entry, int depth, int left, float (&sum)[PIECE / 2]) {
   constexpr int ROWS = Tile::A_ROWS < 128 ? 64 : 128, COLS = PIECE, THREADS = 128 * Tile::CONSUMERS;
   static_assert(EXACT_BYTES<ROWS, COLS> + 16 * ROWS <= Tile::OUT_AT, "slabs and rows lie in the buffers");

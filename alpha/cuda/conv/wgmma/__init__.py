@@ -36,6 +36,7 @@ THREADS, SUM_THREADS = 384, 256  # with two consumers
 CONSUMERS = 2                   # of a block, each with its slot of statistics; a tile of 64 rows has one
 LEAST_COUNTED = 64              # channels of which those are counted: of fewer a tile's sums are too short to hide it
 ALONE = range(1, 2)             # lengths of runs, where each has one tap
+ENTRIES = {"fprop": "conv_v2_wgmma", "dgrad": "ks_deconv_wgmma"}
 READ_BY = {"fprop": ("activation", "weight"), "dgrad": ("gradient", "weight"), "wgrad": ("activation", "gradient")}
 
 
@@ -167,15 +168,14 @@ class Wgmma(OnOperands):
         ring = tile.stages * pixels + (tile.held or tile.stages) * filters
         boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (tile.consumers * BOX_BYTES)) * (tile.cluster == 1)
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows * (1 + tile.pairs), "TILE_N": tile.columns,
-                   "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
-                   "RING_STAGES": tile.stages, "OUTPUT_BOXES": boxes, "OF_PAIRS": int(tile.pairs),
-                   "FILTERS_HELD": tile.held, "BLOCKS_TOGETHER": tile.cluster, "OUT": C_TYPES[mode.writes],
-                   "POOLED": int(pooled)}
+                   "OPERAND_PLANES": mode.planes, "RING_STAGES": tile.stages, "OUTPUT_BOXES": boxes,
+                   "OF_PAIRS": int(tile.pairs), "FILTERS_HELD": tile.held, "BLOCKS_TOGETHER": tile.cluster,
+                   "OUT": C_TYPES[mode.writes], "POOLED": int(pooled)}
         self.kernel = Kernel(
-            "conv_wgmma.cu", "conv_wgmma", f"{MAPS}, i32 first_w, i32 first_out, ptr b, ptr scale_x, ptr scale_w, "
-            "ptr slots, ptr parts, ptr joined, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, "
-            "i32 groups, i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, "
-            f"i32 streams, {EXACT_ARGS}, block[16] shape",
+            "conv_wgmma.cu", ENTRIES[pass_name], f"{MAPS}, i32 first_w, i32 first_out, ptr b, ptr scale_x, "
+            "ptr scale_w, ptr slots, ptr parts, ptr joined, ptr work, i32 entries, i32 box, i32 batch, i32 height, "
+            "i32 width, i32 groups, i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, "
+            f"i32 adds, i32 streams, {EXACT_ARGS}, block[16] shape",
             threads=128 * (1 + tile.consumers), shared=ring + tile.consumers * boxes * BOX_BYTES,
             defines=defines)
         self.sum = Kernel(

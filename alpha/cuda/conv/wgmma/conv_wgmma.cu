@@ -38,10 +38,10 @@
 
 constexpr bool EXACT_TOO = HAS_EXACT_WAY<ELEMENT, OUT>;
 
-constexpr bool JOINS = !Tile::B_MN && !Tile::PAIRS && !POOLED;  // fprop may
+template <class Tile> constexpr bool JOINS = !Tile::B_MN && !Tile::PAIRS && !POOLED;  // fprop may
 
 // Which of 64 rows that a consumer has in an entry's tile are stored: those whose position and image exist.
-struct StoredRows {
+template <class Tile> struct StoredRows {
   const ConvOperands &t;
   const int *const tile;     // its entry of the list: what lanes ask each other for, all of them have to ask for
   const int pixels, first;   // pixels: that exist, from the tile's first on
@@ -91,7 +91,8 @@ template <class H> INLINE void pool_box(char *box, int width_log2) {
 
 // Consumer, all threads: adds `joined` to what was written into a box, whose first column is `col` of the tile, and goes
 // through relu.
-template <class O> INLINE void join_box(const ConvOperands &t, const StoredRows &rows, char *box, int item, int col) {
+template <class O, class Tile>
+INLINE void join_box(const ConvOperands &t, const StoredRows<Tile> &rows, char *box, int item, int col) {
   constexpr int LANES = 16 / sizeof(O);
   const Place place;
   const int chunk = place.thread % 8, column = field(item, COLUMN) + col + chunk * LANES;
@@ -111,7 +112,7 @@ template <class O> INLINE void join_box(const ConvOperands &t, const StoredRows 
 }
 
 // How a consumer's results leave: store(box, col) issues the TMA stores of a box. Counted where asked for.
-template <class O> struct Results {
+template <class Tile, class O> struct Results {
   const ConvOperands &t;
   const bool counts;
   OutBoxes<Tile, O> boxes;
@@ -123,12 +124,12 @@ template <class O> struct Results {
   INLINE void operator()(const float (&sum)[N], const Finish &finish, const int *tile, int item, int depth, Store store,
                          int number = 0) {
     const auto join = [&](char *box, int col) {
-      if (JOINS && t.joined) join_box<O>(t, StoredRows(t, tile, item, depth), box, item, col);
+      if (JOINS<Tile> && t.joined) join_box<O>(t, StoredRows<Tile>(t, tile, item, depth), box, item, col);
     };
     if constexpr (N != Tile::SUMS) {
       boxes.one(sum, number, finish, store, join);
     } else if (counts) {
-      const StoredRows rows(t, tile, item, depth);
+      const StoredRows<Tile> rows(t, tile, item, depth);
       const int column = field(item, COLUMN);
       const TileStatistics<O> statistics = {t.statistics, t.counted, field(item, GROUP) * t.columns + column,
                                             t.columns - column, rows.all(item), rows};
@@ -149,7 +150,7 @@ INLINE Blocks blocks_of(int item) {
 }
 
 // Where a lane's box of results goes, if there is one.
-struct Target {
+template <class Tile> struct Target {
   int image, h, w, map;
   bool exists;
 
@@ -211,15 +212,15 @@ struct Direct {
 
 // A consumer: sums, and stores 64 of each 128 rows of its tiles. ahead: the list's first entry; EXACT: see exact_sum.cuh.
 // It has code of its own: accumulators of wgmma that others write too are waited for.
-template <bool EXACT>
+template <bool EXACT, class Tile>
 INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held, int ahead) {
   const Scale scale = EXACT ? Scale() : Scale(t.scale_in, t.scale_w);
   if (Tile::CLUSTER == 1 && t.slots && blockIdx.x == 0 && threadIdx.x == 128)
     tell_scales(t.slots, EXACT ? 1 : *t.scale_in, EXACT ? 1 : *t.scale_w);
   const int lane = threadIdx.x % 32, rows = min(t.box.rows(), 64);  // of a box that is stored
   const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
-  Results<OUT> out(t, ring.buffers, EXACT);
-  Tile::Sums sum;
+  Results<Tile, OUT> out(t, ring.buffers, EXACT);
+  typename Tile::Sums sum;
   const int *list = t.list();
   UNROLL_BY(1) for (;;) {
     const int item = ahead;
@@ -228,7 +229,7 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
     const int column = field(item, COLUMN), slices = field(item, SLICE), group = field(item, GROUP);
     const int slot = field(item, SLOT) + (slices >> 16);
     const bool both = field(item, PAIR) > 0;
-    Target to;
+    Target<Tile> to;
     const auto find = [&](int d) { to.find(t, item, d, row, lane * rows < 64); };
     if (Tile::DEPTH == 1) find(0);  // where registers are, before the sum
     if constexpr (!EXACT) {
@@ -238,7 +239,7 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
       if (Tile::HELD && field(ahead, FILTERS)) held.release();
     }
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
-    const Finish finish = {scale, bias, t.columns - column, t.relu && !(JOINS && t.joined)};
+    const Finish finish = {scale, bias, t.columns - column, t.relu && !(JOINS<Tile> && t.joined)};
     const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
     const auto store = [&](int d, const auto &rows_of_sum, int first = 0) {  // first: box of 32 columns, of some alone
       if constexpr (Tile::CLUSTER > 1) {
@@ -267,7 +268,7 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
       UNROLL_BY(1) for (int part = 0; part < (both || !Tile::PAIRS ? Tile::DEPTH : 1) * (Tile::BN / PIECE); part++) {
         const int d = part / (Tile::BN / PIECE), first = part % (Tile::BN / PIECE);
         float some[PIECE / 2] = {};
-        exact_sum(t, ring.buffers, list - FIELDS - lane, d, first * PIECE, some);
+        exact_sum<Tile>(t, ring.buffers, list - FIELDS - lane, d, first * PIECE, some);
         if (Tile::DEPTH > 1) find(d);
         store(d, some, first);
       }
@@ -284,32 +285,23 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
   out.drain();
 }
 
-ALPHA_GLOBAL(conv_wgmma, (Tile::THREADS, 1) CLUSTERS,
-             (const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_w, int first_out,
-              const float *bias, const float *scale_in, const float *scale_w, void *slots, float *statistics,
-              const void *joined, const int *work, int entries, int box, int batch, int height, int width, int groups,
-              int columns, int counted, int least_run, int most_run, int unit, int relu, int adds, int streams,
-              Exact exact, ConvShape shape)) {
-  ptx::follow();
+// One block: its list of tiles. more: whether the maps lie in device memory.
+template <class Tile> INLINE void conv_block(const ConvOperands &t, bool more) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
-  const CUtensorMap *const in = ptx::maps_of(few, more), *const w = in + first_w, *const out = in + first_out;
-  const ConvOperands t = {in,      w,     out,   bias,   scale_in, scale_w, slots,   statistics, joined,    work,
-                          entries, {box}, batch, height, width,    groups,  columns, counted,    least_run,
-                          most_run - least_run + 1, unit, relu, adds, streams, exact, shape};
   const int first = *t.list();  // on its way while barriers and maps are made ready, as is the flags' answer
-  const bool flagged = EXACT_TOO && exact.flags.any();
-  if (statistics) clear_slots(statistics, counted, groups * columns, Tile::THREADS);
+  const bool flagged = EXACT_TOO && t.exact.flags.any();
+  if (t.statistics) clear_slots(t.statistics, t.counted, t.groups * t.columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
     if (Tile::HELD) held_barriers.init(4 * Tile::CONSUMERS);
   }
   if (more && threadIdx.x < 32) {
-    for (const CUtensorMap *map = in; map < out; map++) ptx::tensor_map_acquire(map);
+    for (const CUtensorMap *map = t.in; map < t.out; map++) ptx::tensor_map_acquire(map);
   } else if (more && threadIdx.x >= 128 && threadIdx.x % 128 < 32) {
-    for (int m = 0; m < t.box.out_maps(); m++) ptx::tensor_map_acquire(out + m);
+    for (int m = 0; m < t.box.out_maps(); m++) ptx::tensor_map_acquire(t.out + m);
   }
   __syncthreads();
   Ring<Tile> ring(smem, barriers);
@@ -327,6 +319,25 @@ ALPHA_GLOBAL(conv_wgmma, (Tile::THREADS, 1) CLUSTERS,
 #endif
 }
 
+template <bool FPROP>
+using TileOf = WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, !FPROP, RING_STAGES, OUTPUT_BOXES, OF_PAIRS,
+                         FILTERS_HELD, BLOCKS_TOGETHER>;
+
+#define CONV(name, FPROP) \
+  ALPHA_ENTRY(name, (TileOf<FPROP>::THREADS, 1) CLUSTERS, \
+              (const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_w, int first_out, \
+               const float *bias, const float *scale_in, const float *scale_w, void *slots, float *statistics, \
+               const void *joined, const int *work, int entries, int box, int batch, int height, int width, \
+               int groups, int columns, int counted, int least_run, int most_run, int unit, int relu, int adds, \
+               int streams, Exact exact, ConvShape shape), \
+              const CUtensorMap *const in = ptx::maps_of(few, more); \
+              conv_block<TileOf<FPROP>>( \
+                  {in, in + first_w, in + first_out, bias, scale_in, scale_w, slots, statistics, joined, work, entries, \
+                   {box}, batch, height, width, groups, columns, counted, least_run, most_run - least_run + 1, unit, \
+                   relu, adds, streams, exact, shape}, more))
+CONV(conv_v2_wgmma, true)
+CONV(ks_deconv_wgmma, false)
+
 // Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot, two
 // neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, of which
 // these columns may be a part. added: see Direct.
@@ -334,6 +345,7 @@ ALPHA_GLOBAL(conv_wgmma_slices, (256),
              (const float *slots, const int *tiles, const float *bias, OUT *out, int batch, int height, int width,
               int channels, int columns, int box, int relu, const OUT *added)) {
   ptx::follow();
+  using Tile = TileOf<true>;  // slots are the same in either pass
   const Scale scale = told_scale(slots);
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);

@@ -6,10 +6,6 @@
 #include "held_filters.cuh"
 #include "pair_sum.cuh"
 
-using Tile =
-    WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, B_MAJOR_N, RING_STAGES, OUTPUT_BOXES, OF_PAIRS, FILTERS_HELD,
-              BLOCKS_TOGETHER>;
-
 // An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
 enum Field {
   BLOCKS, WHOLE, BLOCK,     // how many of the sum's blocks are this entry's (-1: the list ends here), of them the whole
@@ -83,7 +79,7 @@ struct ConvOperands {
 };
 
 // What a lane of the producer loads for each block of a sum: one of the pixels of `in`, or a box of w.
-struct Box {
+template <class Tile> struct Box {
   static constexpr bool B_MN = Tile::B_MN;
   static constexpr int PARTS = B_MN ? (Tile::BN + 63) / 64 : 1;  // boxes of w side by side, in a plane
   const ConvOperands &t;
@@ -139,8 +135,9 @@ struct Box {
 };
 
 // All filters of an entry's sum, whose first box is `box`: whole, for that is rare.
-INLINE void load_filters(const ConvOperands &t, HeldFilters<Tile> &held, Box box, int blocks, const CUtensorMap *map,
-                         int column, int group, int to) {
+template <class Tile>
+INLINE void load_filters(const ConvOperands &t, HeldFilters<Tile> &held, Box<Tile> box, int blocks,
+                         const CUtensorMap *map, int column, int group, int to) {
   uint64_t *const landed = held.begin();
   UNROLL_BY(1) for (int k = 0; k < blocks; k++, to += Tile::B_BLOCK) {
     held.expect(Tile::PLANES * box.w_bytes);
@@ -156,13 +153,14 @@ INLINE void load_filters(const ConvOperands &t, HeldFilters<Tile> &held, Box box
 
 // The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
 // ahead: the list's first entry.
+template <class Tile>
 INLINE void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held, int ahead) {
   const int lane = threadIdx.x, box_bytes = 128 << t.box.rows_log2();
-  Box box(t, lane);
+  Box<Tile> box(t, lane);
   const int to = box.is_pixel ? lane * box_bytes : Tile::B_AT + box.part * Tile::BOX + box.my_unit * (128 * t.unit);
   const int plane = box.is_pixel ? Tile::A_PLANE : Tile::B_PLANE;
   const int fourth_step = box.is_pixel ? t.batch : 0, fifth_step = box.is_pixel ? 0 : t.groups;  // from plane to plane
-  const bool tails = !Box::B_MN && !Tile::HELD && t.columns % Tile::BN;  // the last tile has fewer filters
+  const bool tails = !Tile::B_MN && !Tile::HELD && t.columns % Tile::BN;  // the last tile has fewer filters
   const int *list = t.list();
   const int h_log2 = box.is_pixel ? t.box.log2(3) : 0, w_log2 = box.is_pixel ? t.box.log2(4) : 0;
   for (;;) {
@@ -173,7 +171,7 @@ INLINE void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile
     const int pixel = field(item, PIXEL) + min(lane, pixels - 1), row = pixel / width, col = pixel - row * width;
     const int in_y = field(item, IN_H) + row * field(item, IN_H_STEP);
     const int in_x = field(item, IN_W) + col * field(item, IN_W_STEP);
-    const int image = field(item, IMAGE), column = field(item, COLUMN) + (Box::B_MN ? box.part * 64 : 0);
+    const int image = field(item, IMAGE), column = field(item, COLUMN) + (Tile::B_MN ? box.part * 64 : 0);
     const int fixed = box.is_pixel ? image : column, group = field(item, GROUP), run = field(item, RUN);
     const CUtensorMap *map = (box.is_pixel ? t.in : t.w) + (box.is_mn ? 0 : run - t.least_run);
     const int there = t.columns - field(item, COLUMN);

@@ -1,5 +1,5 @@
 """Joining arrays on the GPU: parts that lie side by side in rows of the whole, in one launch (shape.cu); or parts that
-may consist of planes (concat_planes.cu).
+may consist of planes (lazy/planes.cu).
 
 Where all parts have bounds the whole waits for its reader (lazy/deferred.py). Is it written as planes, parts of
 batch norm that wait themselves are written where they belong in it, by their own pass: nothing is copied.
@@ -28,9 +28,9 @@ _TABLE = struct.Struct(f"@{PARTS}Q{PARTS + 1}qQq")
 _JOIN = {size: Kernel("shape.cu", f"join_{size}", f"block[{_TABLE.size}] parts, ptr y, i64 n, i64 columns, i64 pitch")
          for size in (1, 2, 4, 8, 16)}
 _STORED = "ptr x, ptr header_of_x, ptr y"
-_PLANES = Kernel("concat_planes.cu", "concat_planes", f"{_STORED}, ptr header, i64 columns, i64 first, i32 blocks, "
+_PLANES = Kernel("planes.cu", "concat_planes", f"{_STORED}, ptr header, i64 columns, i64 first, i32 blocks, "
                  f"ptr lost_ranges, {WALK}")
-_ELEMENTS = Kernel("concat_planes.cu", "concat_stored", f"{_STORED}, i64 columns, i64 first, ptr flag, {WALK}")
+_ELEMENTS = Kernel("planes.cu", "concat_stored", f"{_STORED}, i64 columns, i64 first, ptr flag, {WALK}")
 
 
 @lru_cache(maxsize=1024)
