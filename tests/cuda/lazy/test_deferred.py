@@ -12,7 +12,7 @@ import alpha
 from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
 from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
-from alpha.cuda.lazy.operands import SMALL, operand
+from alpha.cuda.lazy.operands import STEP, operand
 from alpha.cuda.runtime import memory, toolchain
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.activation import relu_grad
@@ -113,7 +113,7 @@ def test_float32_after_planes_is_what_they_hold(launches):
 
 @pytest.mark.parametrize("reads", ["float16x2", "float16"])
 def test_planes_after_float32_need_no_maximum(reads, launches):
-    norm = Norm(SMALL // 8 + 1, 8)
+    norm = Norm(STEP // 2 + 1, 8)
     for t in (norm.call(), norm.grad()):
         whole = t.numpy()
         launches.clear()
