@@ -182,20 +182,6 @@ def test_the_largest_element_bounds_the_next_residual():
     assert most == pytest.approx(y.numpy().max(), rel=1e-6) and most < bound / 8
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_sums_over_rows_read_planes(shape, launches):
-    """The gradient of a bias, from a gradient that two convolutions have read."""
-    for t in (Norm(*shape).grad(), Norm(*shape, gamma=wide(shape[-1])).grad()):
-        planes(t)
-        axes = tuple(range(len(shape) - 1))
-        launches.clear()
-        total, mean = t.sum(axes), t.mean(axes)
-        assert launches.count("sum_columns_of_planes") == 2 and t.array.derived.in_planes
-        a = t.numpy().astype(np.float64)
-        for got, wanted in ((total, a.sum(axes)), (mean, a.mean(axes))):
-            assert (np.abs(got.numpy() - wanted) <= 2e-6 * np.abs(a).sum(axes)).all()
-
-
 @pytest.mark.parametrize("why", ["channels", "inference", "tensor cores", "float16", "visible", "architecture"])
 def test_where_nothing_waits(why, monkeypatch):
     norm = Norm(60, 12 if why == "channels" else 8)
