@@ -173,9 +173,9 @@ def test_what_is_launched_is_checked() -> None:
 
 
 def test_every_kernel_file_is_declared() -> None:
-    """A file that no declaration names would be compiled by nobody; activations, which have none, are written."""
+    """A file that no declaration names would be compiled by nobody; elementwise ops, which have none, are written."""
     sources = {unit.source for unit in toolchain.units()}
     assert sources - toolchain.generated == set(toolchain.HOME.rglob("*.cu"))
-    assert any(path.name.startswith("activation-") for path in sources & toolchain.generated)
+    assert any(path.name.startswith("elementwise-") for path in sources & toolchain.generated)
     assert not any(map(toolchain.is_users, toolchain.units())), "it would be in no pack"
     assert len(list(toolchain.HOME.rglob("*.cu"))) == len(toolchain.SOURCES), "two files have one name"

@@ -143,9 +143,8 @@ class Equation:
         """Returns a C function of one line that computes the equation of floats (bools for conditions) as `number`s."""
         params = ", ".join([f"{'bool' if a in self.code.conditions else 'number'} {a}_"
                             for a in (*self.args, *self.attrs)])
-        kind, end = ("bool", "") if self.code.is_condition else ("float", ".v")
-        body = " ".join([*self.code.statements, f"return {self.code.result}{end};"])
-        return f"{qualifiers}{kind} {name}({params}) {{ {body} }}"
+        body = " ".join([*self.code.statements, f"return {self.code.result}{'' if self.code.is_condition else '.v'};"])
+        return f"{qualifiers}auto {name}({params}) {{ {body} }}"
 
     # ---- for NumPy ---------------------------------------------------------------------------------------------------
 

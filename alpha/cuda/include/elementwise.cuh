@@ -179,11 +179,10 @@ constexpr int ONE_TENSOR = 4, MORE_TENSORS = 2;  // packets in flight, of one te
               map<E, ONE_TENSOR, C>([=](C a) { return f; }, out, count, Operand<T, E, ONE_TENSOR>{in0, 0}))
 
 #define KERNEL2(name, dtype, T, R, C, a, b, f, ...) \
-  ALPHA_ENTRY(name##_##dtype, (THREADS), (const T *in0, Number<T> number0, const T *in1, Number<T> number1, R *out, \
-                                          i64 count, ##__VA_ARGS__), \
+  ALPHA_ENTRY(name##_##dtype, (THREADS), (const T *in0, const T *in1, R *out, i64 count, ##__VA_ARGS__), \
               constexpr int E = ELEMENTS<T, R>; \
               using In = Operand<T, E, MORE_TENSORS>; \
-              map<E, MORE_TENSORS, C>([=](C a, C b) { return f; }, out, count, In{in0, number0}, In{in1, number1}))
+              map<E, MORE_TENSORS, C>([=](C a, C b) { return f; }, out, count, In{in0, 0}, In{in1, 0}))
 
 #define BROADCAST_KERNEL2(name, dtype, T, R, C, a, b, f, ...) \
   ALPHA_ENTRY(name##_##dtype, (THREADS), \
@@ -201,9 +200,3 @@ constexpr int ONE_TENSOR = 4, MORE_TENSORS = 2;  // packets in flight, of one te
 #define MAP1(name, a, f, ...) FLOAT_TYPES(KERNEL1, name, a, f, ##__VA_ARGS__)
 #define MAP2(name, a, b, f, ...) FLOAT_TYPES(KERNEL2, name, a, b, f, ##__VA_ARGS__)
 #define BROADCAST2(name, a, b, f, ...) FLOAT_TYPES(BROADCAST_KERNEL2, name, a, b, f, ##__VA_ARGS__)
-
-// ---- functions that the ops share -----------------------------------------------------------------------------------
-
-// NaN wins, as in NumPy.
-template <class C> INLINE C larger(C a, C b) { return a >= b || a != a ? a : b; }
-template <class C> INLINE C smaller(C a, C b) { return a <= b || a != a ? a : b; }

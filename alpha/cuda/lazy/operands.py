@@ -4,7 +4,7 @@
 
 `reads` says what the kernel reads: "float16x2", two planes that hold float32's digits (the mode of three products);
 "float16", the first of them; "bfloat16". float32 arrays are split, which takes two launches, one where the array is
-small or not scaled; arrays of the dtype itself are read as they are. Equations and bounds: planes.cu.
+not scaled; arrays of the dtype itself are read as they are. Equations and bounds: planes.cu.
 
 The scale comes from the largest finite element, so nothing overflows. What can happen is that a few huge elements leave
 too few digits to all others: `flag` says so, on the device. A kernel that writes float32 then reads elements instead,
@@ -41,7 +41,6 @@ KEEP = {"weight": True, "gradient": True, "activation": False}
 EXACT_ARGS = "ptr flag_a, ptr flag_b, ptr a, ptr header_a, i64 size_a, ptr b, ptr header_b, i64 size_b, i64 first"
 UNFLAGGED = (None, None, None, None, 0, None, None, 0)
 
-SMALL = 8192         # elements that one block measures and splits; planes.cu
 STEP = 2048          # chunks of larger ones are a multiple of it
 BLOCKS_PER_SM = 4    # of a launch over them
 
@@ -68,9 +67,9 @@ class _Form:
     def __init__(self, reads: str, dtype: str, planes: int, scaled: bool) -> None:
         self.reads, self.dtype, self.planes, self.scaled = reads, dtype, planes, scaled
         self.measured = f"scale of {reads}"  # under what name an array keeps what was measured for a split
-        args = "ptr x, ptr planes, ptr header, {} ptr lost_ranges"  # known: the scale is from the header's bound
-        self.small = Kernel("planes.cu", f"planes_small_{reads}", args.format("i32 size,")) if scaled else None
-        self.split = Kernel("planes.cu", f"planes_split_{reads}", args.format("i64 size, i32 chunk, i32 known,"))
+        # known: the scale is from the header's bound
+        self.split = Kernel("planes.cu", f"planes_split_{reads}", "ptr x, ptr planes, ptr header, i64 size, i32 chunk, "
+                            "i32 known, ptr lost_ranges")
         self.split_all = Kernel("planes.cu", f"planes_split_{reads}_all", f"{TABLE}, ptr lost_ranges")
 
 
@@ -208,12 +207,9 @@ def _split(x: Array, form: _Form) -> Operand:
     """Returns the operand of a float32 array, made in one launch or two: what is largest is measured, or known."""
     size, lost_ranges = x.size, _constants()[2]
     chunk, blocks = _chunks(size)
-    if not form.small or size <= SMALL:
+    if not form.scaled:
         made = _allocate(x, form, 0)
-        if form.small:
-            form.small(1, x, made.keep, made.scale, size, lost_ranges)
-        else:
-            form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
+        form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
         return made
     known = x.derived.header_for(form.reads) if x.__class__ is Deferred else None  # of its producer, or of a split
     known = known or (x.derived.get(form.measured) if x.derived else None)

@@ -14,8 +14,7 @@
 // Requires: x at a multiple of 16 bytes, planes of 256
 // Threads:  a block per chunk of a tensor, of one or of many in a table (multi_tensor.cuh); 32 bytes of x per thread
 //           at a time. Maxima and counts are integers: their order does not matter. The split goes through its chunk
-//           backwards: what the maximum read last is still in the L2 cache. Up to SMALL elements are measured and
-//           split by one block, which keeps them in registers.
+//           backwards: what the maximum read last is still in the L2 cache.
 // Measured: H100, 134 MB of float32, events around 12 calls on 3 sets, 2026-11-21, copy 91.6 us: maximum 46.3 us
 //           (99 % of the copy's rate), split float16x2 102.5 (89 %), float16 75.1 (91 %), bfloat16 72.8 (94 %); maximum
 //           and split after each other 145.4 and 116.6; more in benchmarks/results/h100/tried.md
@@ -27,7 +26,6 @@ constexpr int E = 8;               // elements of x that a thread takes at a tim
 constexpr int STEP = THREADS * E;  // and a block
 constexpr int AMAX_TIMES = 4;      // steps whose loads are in flight together
 constexpr int SPLIT_TIMES = 2;
-constexpr int SMALL = 4 * STEP;    // alpha/cuda/lazy/operands.py knows it too
 
 // ---- elements in and out --------------------------------------------------------------------------------------------
 
@@ -166,19 +164,6 @@ template <class Form> INLINE void split_share(const Share &here, int chunk, bool
   }
 }
 
-// One block: the planes of a tensor of at most SMALL elements
-template <class Form>
-INLINE void split_small(const float *x, void *planes, OperandHeader *header, int size, int *lost_ranges) {
-  float v[SMALL / STEP][E];
-  load_steps<false>(v, x, 0, size);
-  const int shift = shift_of(fold_group(largest(v, 0u), THREADS, LargerBits()));
-  const Split<Form> split{reinterpret_cast<typename Form::T *>(planes), size, power_of_two(shift)};
-  Tally tally = {};
-  split.template steps<false>(v, 0, size, tally);
-  tally = fold_group(tally, THREADS, MergeTallies());
-  if (threadIdx.x == 0) finish(header, shift, tally.largest >= OVERFLOWS || tally.balance > 0, lost_ranges);
-}
-
 // ---- entries: of one tensor, and <name>_all of those in a table -----------------------------------------------------
 
 ALPHA_ENTRY(planes_amax, (THREADS), (const float *x, OperandHeader *header, i64 size, int chunk),
@@ -192,15 +177,9 @@ ALPHA_ENTRY(planes_amax_all, (THREADS), (const __grid_constant__ Table table, in
   ALPHA_ENTRY(planes_split_##name##_all, (THREADS), \
               (const __grid_constant__ Table table, int count, int chunk, int *lost_ranges), \
               split_share<Form>(share_of(table, count, chunk), chunk, false, lost_ranges))
-#define SMALL_SPLIT(Form, name) \
-  ALPHA_ENTRY(planes_small_##name, (THREADS), \
-              (const float *x, void *planes, OperandHeader *header, int size, int *lost_ranges), \
-              split_small<Form>(x, planes, header, size, lost_ranges))
 SPLIT(Float16x2, float16x2)
 SPLIT(Float16, float16)
 SPLIT(BFloat16, bfloat16)
-SMALL_SPLIT(Float16x2, float16x2)
-SMALL_SPLIT(Float16, float16)
 
 // y = x as TF32 has it: 11 bits, rounded to nearest; a unit ignores the others (conv/as_stored.py)
 ALPHA_GLOBAL(planes_tf32, (THREADS), (const float *x, float *y, i64 size)) {

@@ -6,7 +6,6 @@
 // Float32 elements [i, i + 4), i a multiple of 4, from planes or, where their flag is set, from elements.
 struct Stored {
   using Piece = Lanes<4, float>;
-  static constexpr bool READS = true;
   const char *memory;
   i64 size;
   float scale;

@@ -1,6 +1,6 @@
 """Kernels: a declaration, its compiled module, and the cheapest launch that PyCUDA allows.
 
-    EXP = per_dtype("elementwise.cu", "exp", "ptr x, ptr y, i64 n", threads=256)
+    EXP = per_dtype("exp.cu", "exp", "ptr x, ptr y, i64 n", threads=256)
     EXP[x.dtype](blocks, x, y, x.size)
 
 A declaration names the source, the entry and its arguments; the layout of the parameter buffer follows from the

@@ -15,7 +15,7 @@ from alpha.tensor import Tensor
 LARGEST = 8  # tensors that are named
 
 
-def largest_tensors(count: int = LARGEST) -> list[tuple[int, str]]:
+def largest_tensors() -> list[tuple[int, str]]:
     """Returns (bytes, description) of the largest live arrays: shape, dtype, and the op that made each."""
     holders: dict[int, tuple[Array, str]] = {}  # by block: to ask a deferred array for its address would write it
     for thing in gc.get_objects():
@@ -31,7 +31,7 @@ def largest_tensors(count: int = LARGEST) -> list[tuple[int, str]]:
         found.append((data.nbytes, f"{data.shape} {data.dtype}, {origin}"))
         found += [(made.nbytes, f"{data.shape} {name}, derived from the tensor {origin}")
                   for name, made in (data.derived or {}).items()]
-    return sorted(found, reverse=True)[:count]
+    return sorted(found, reverse=True)[:LARGEST]
 
 
 def memory_summary() -> str:

@@ -30,7 +30,7 @@ INCLUDE_DIRS = (HOME / "include", HOME)
 PACKED = HOME / "packed"  # what a wheel may bring
 FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 
-TAKE_SECONDS = {"activation", "batch_norm", "elementwise", "layer_norm", "pool", "reduce", "softmax", "update"}  # .cu
+TAKE_SECONDS = {"batch_norm", "elementwise", "layer_norm", "pool", "reduce", "softmax", "update"}  # .cu
 PARTS = ("bfloat16", "16", "int")  # that these are compiled in, beside float32, by the last word of an entry's name
 
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.cuda.lazy.operands import SMALL, STEP, Operand, flag_counter
+from alpha.cuda.lazy.operands import STEP, Operand, flag_counter
 from alpha.cuda.runtime import memory
 
 SPLITS = ("float16x2", "float16")
@@ -80,7 +80,7 @@ def check(x: np.ndarray, reads: str, a: Operand) -> None:
 # ---- arrays ----------------------------------------------------------------------------------------------------------
 
 # Tails of every kind; planes of which the second is not aligned to 16 bytes; one block and several.
-SIZES = [1, 7, 8, 9, STEP - 1, STEP + 1, SMALL - 8, SMALL, SMALL + 1, SMALL + 8, 2 * STEP * 16 + 3, 40 * STEP + 8]
+SIZES = [1, 7, 8, 9, STEP - 1, STEP, STEP + 1, STEP + 8, 4 * STEP - 8, 4 * STEP + 1, 2 * STEP * 16 + 3, 40 * STEP + 8]
 
 SPECIAL = {
     "zeros": np.zeros(20_000, np.float32),

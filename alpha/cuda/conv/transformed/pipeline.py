@@ -21,8 +21,8 @@ from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import POINT
 from alpha.cuda.conv.transformed.products import TERMS, Product, product_of
 from alpha.cuda.conv.transformed.transforms import FFT, LANES, WINOGRAD, filters_cut, map_cuts
-from alpha.cuda.ops.pointwise import add_to
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
+from alpha.cuda.ops.pointwise.equations import add_to
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, empty, offset
 from alpha.ops.algorithms.family import (

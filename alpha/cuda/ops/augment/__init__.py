@@ -15,13 +15,13 @@ MAX_BLOCKS = 65535  # along the second axis of a grid
 
 
 @lru_cache(maxsize=16)
-def _kernel(entry: str, channels: int) -> Kernel:
-    return Kernel("augment.cu", entry, "ptr images, ptr index, ptr key, ptr mean, ptr std, ptr y, i64 count, "
-                  "i32 height, i32 width, i32 channels, u64 seed, u32 stream, u64 first_block, i32 crop, i32 flip, "
-                  "i32 cutout", shared=3 * 4 * channels)
+def _kernel(channels: int) -> Kernel:
+    return Kernel("augment.cu", "augment_images", "ptr images, ptr index, ptr key, ptr mean, ptr std, ptr y, "
+                  "i64 count, i32 height, i32 width, i32 channels, u64 seed, u32 stream, u64 first_block, i32 crop, "
+                  "i32 flip, i32 cutout", shared=3 * 4 * channels)
 
 
-_kernel("augment_images", 3)  # declares the source, so that it is compiled together with the others
+_kernel(3)  # declares the source, so that it is compiled together with the others
 
 
 @augment_images.impl("cuda")
@@ -29,9 +29,7 @@ def augment_images_cuda(images: Array, index: Array, mean: Array, std: Array, ke
                         epoch: int, crop: int, flip: bool, cutout: int) -> Array:
     count, h, w, c = images.shape
     y = empty((index.size, h, w, c), "float32")
-    packets = h * w * c % LANES == 0
-    blocks = min(MAX_BLOCKS, -(-h * w * c // (THREADS * (LANES if packets else 1))))
-    kernel = _kernel("augment_images" if packets else "augment_images_scalar", c)
-    kernel((index.size, blocks), images, index, key, mean, std, y, count, h, w, c, seed, STREAMS["augment"],
-           epoch * EPOCH_BLOCKS, crop, flip, cutout)
+    blocks = min(MAX_BLOCKS, -(-h * w * c // (THREADS * LANES)))
+    _kernel(c)((index.size, blocks), images, index, key, mean, std, y, count, h, w, c, seed, STREAMS["augment"],
+               epoch * EPOCH_BLOCKS, crop, flip, cutout)
     return y

@@ -2,13 +2,14 @@
 //           from 8-bit images that stay on the device; the choices are those of alpha/cpu/augment.py, bit for bit.
 // Source:   crop, flip and cutout (arXiv 1708.04552) as in alpha/cpu/augment.py
 // Layout:   images (M, H, W, C) uint8, index and key (B) int64, key may be null, mean and std (C), y (B, H, W, C) float32.
-// Requires: H*W*C below 2^31, and a multiple of 4 for the packets; an index outside of the images yields NaN.
-// Threads:  gridDim.x images, gridDim.y blocks for each; a packet of 16 bytes of y per thread (1 element if `scalar`).
+// Requires: H*W*C below 2^31; an index outside of the images yields NaN.
+// Threads:  gridDim.x images, gridDim.y blocks for each; a packet of 16 bytes of y per thread, which is written at once
+//           where H*W*C is a multiple of 4.
 // Measured: not by itself
 #include "philox.cuh"
 #include "storage.cuh"
 
-constexpr int THREADS = 256;
+constexpr int THREADS = 256, V = 4;
 
 // What happens to one image.
 struct Choice {
@@ -33,7 +34,7 @@ struct Batch {
   unsigned long long first_block;
 };
 
-template <int V> INLINE void augment(const Batch &batch, int crop, int flip, int cutout) {
+INLINE void augment(const Batch &batch, int crop, int flip, int cutout) {
   const auto [images, index, key, mean, std, y, count, height, width, channels, seed, stream, first_block] = batch;
   DYNAMIC_SHARED(float, scale);  // (3, C): scale, shift, and the mean colour as the cutout has it
   float *shift = scale + channels, *painted = shift + channels;
@@ -82,14 +83,13 @@ template <int V> INLINE void augment(const Batch &batch, int crop, int flip, int
         }
       }
     }
-    if constexpr (V == 1)
-      out[i] = values[0];
-    else
+    if (elements % V == 0)
       *reinterpret_cast<float4 *>(out + i) = {values[0], values[1], values[2], values[3]};
+    else
+      UNROLL for (int l = 0; l < V; l++)
+        if (i + l < elements) out[i + l] = values[l];
   }
 }
 
 ALPHA_ENTRY(augment_images, (THREADS), (const Batch batch, int crop, int flip, int cutout),
-            augment<4>(batch, crop, flip, cutout))
-ALPHA_ENTRY(augment_images_scalar, (THREADS), (const Batch batch, int crop, int flip, int cutout),
-            augment<1>(batch, crop, flip, cutout))
+            augment(batch, crop, flip, cutout))

@@ -1,4 +1,4 @@
-"""Losses on the GPU (loss.cu; binary_cross_entropy is a line of elementwise.cu).
+"""Losses on the GPU (loss.cu; binary_cross_entropy is in pointwise/functions.cuh).
 
 The CPU refuses bad data at once. Here that would make the host wait for the device in every step, so a label outside
 [0, C) makes the loss and the gradient of its row NaN, and so does a probability outside [0, 1] in the binary loss.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.cuda.ops.pointwise import elementwise
 from alpha.cuda.ops.reduce import SMALL_ROW, row_width
 from alpha.cuda.runtime.memory import Array, download, empty, upload
 from alpha.cuda.runtime.walk import THREADS, ceil_div, per_piece, pieces_of
@@ -64,6 +63,3 @@ def label_mask_cuda(target: Array, *, classes: int, where: str) -> Array:
         raise ops.label_error(where, labels.flat[bad[0]], int(bad[0]), classes, labels.size)
     numbers = upload(np.arange(classes, dtype=target.dtype))
     return eq.impls["cuda"](target.reshaped((*target.shape, 1)), numbers)
-
-
-elementwise(ops.binary_cross_entropy, "elementwise.cu", "p target")  # NaN where p is outside [0, 1]

@@ -1,6 +1,6 @@
 // What:    the passes of batch norm (batch_norm.cu) that write float32 results as planes (planes.cu), in the memory
 //          that float32 would take, for a reader that is a tensor core: 4 bytes are written of an element and 4 are
-//          read, where writing, measuring and splitting moves 16; and those that read a residual in that form.
+//          read, where writing, measuring and splitting moves 16.
 // Layout:  rows are contiguous, of a multiple of 8 elements; hi of all rows, then lo. y without a residual may be some
 //          columns of a larger matrix (planes.cu): flag and scale are those of the whole then
 // Scale:   known before, from a bound of |y| or |dx| in the header: with M rows

@@ -1,9 +1,9 @@
 """Elementwise ops on the GPU: a line here binds a line of a .cu file to its op; and what sets and converts elements.
 
-    elementwise(ops.exp, "elementwise.cu", "x")           MAP1(exp, x, expf(x))
-    elementwise(elu, "elementwise.cu", "x", alpha="f32")  MAP1(elu, x, x > 0 ? x : alpha * expm1f(x), float alpha)
+    elementwise(exp, path, "x")               MAP1(exp, x, expf(x))
+    elementwise(elu, path, "x", alpha="f32")  MAP1(elu, x, x > 0 ? x : alpha * expm1f(x), float alpha)
 
-See elementwise.cuh. The same call serves ops and .cu files of your own.
+See elementwise.cuh. The same call serves alpha's ops (equations.py), and ops and .cu files of your own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.fuse.chain import Function
 from alpha.op import Op
 from alpha.ops import elementwise as ops
-from alpha.ops import logic
 from alpha.ops.layout import broadcast_strides, merged
 
 Number = ops.Number
@@ -61,58 +59,52 @@ def elementwise(op: Op, source: str | Path, operands: str, dtypes: Sequence[str]
         numbers: the op's attributes in the order of the macro, with the type of each: alpha="f32"; "{0}" is f32 for
             floats, and i64 for integers.
     """
-    single, extra = len(operands.split()) == 1, "".join([f", {kind} {name}" for name, kind in numbers.items()])
-    kernels = {}
+    names, kernels = operands.split(), {}
+    packets = 4 if len(names) == 1 else 2
     for dtype in dtypes:
-        args = f"{'ptr x, ptr y, i64 n' if single else _PAIR}{extra}".format("f32" if dtype in FLOAT_DTYPES else "i64")
-        kernels[dtype] = Kernel(source, f"{op.name}_{dtype}", args)
+        args = [*[f"ptr {x}" for x in names], "ptr out", "i64 n", *[f"{kind} {name}" for name, kind in numbers.items()]]
+        kernels[dtype] = Kernel(source, f"{op.name}_{dtype}",
+                                ", ".join(args).format("f32" if dtype in FLOAT_DTYPES else "i64"))
 
     def run(*xs: Array, **attrs: Number) -> Array:
         x = xs[0]
         y, more = empty(x.shape, x.dtype), given(x.dtype, **attrs) if given else [attrs[name] for name in numbers]
-        if single:
-            kernels[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 4), x, y, x.size, *more)
-        else:
-            kernels[x.dtype](blocks(x.size, ITEMSIZE[x.dtype]), x, 0, xs[1], 0, y, x.size, *more)
+        kernels[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], packets), *xs, y, x.size, *more)
         return y
     joined(op, run, numbers=given) if op.equation else op.impl("cuda")(run)
 
 
-_PAIR = "ptr a, {0} a_number, ptr b, {0} b_number, ptr y, i64 n"  # a number stands for a null pointer
-
-
-def broadcasting(op: Op, source: str | Path, dtypes: Sequence[str] = FLOAT_DTYPES, result: str | None = None,
-                 kernel: str | None = None, swap: bool = False) -> None:
+def broadcasting(op: Op, source: str | Path, dtypes: Sequence[str] = FLOAT_DTYPES) -> dict[str, Kernel]:
     """Binds BROADCAST2 of an op's name as its implementation: two tensors that broadcast, or a tensor and a number.
 
-    Args:
-        result: dtype of y, where it is not that of the operands; a number then counts as rounded to theirs.
-        kernel, swap: the name of the kernel, where it is another op's, and whether that takes b first.
+    What compares has bools, and a number counts as rounded to the dtype of the other operand.
+
+    Returns:
+        the kernels, by dtype.
     """
-    kernels = {}
+    kernels, compares = {}, op.equation is not None and op.equation.code.is_condition
     for dtype in dtypes:
-        args = _PAIR.format("f32" if dtype in FLOAT_DTYPES else "i64")
-        kernels[dtype] = Kernel(source, f"{kernel or op.name}_{STORED.get(dtype, dtype)}",
-                                f"{args}, {layout_type(2)} layout")
-    convert_number = rounded_number if result else plain_number
+        number = "f32" if dtype in FLOAT_DTYPES else "i64"  # stands for a null pointer
+        kernels[dtype] = Kernel(source, f"{op.name}_{STORED.get(dtype, dtype)}", f"ptr a, {number} a_number, ptr b, "
+                                f"{number} b_number, ptr y, i64 n, {layout_type(2)} layout")
+    convert_number = rounded_number if compares else plain_number
 
     def run(a: Array | Number, b: Array | Number) -> Array:
-        if swap:
-            a, b = b, a
         dtype, a_number, b_number = (a if isinstance(a, Array) else b).dtype, 0, 0
         if not isinstance(a, Array):
             a, a_number = None, convert_number(a, dtype)
         if not isinstance(b, Array):
             b, b_number = None, convert_number(b, dtype)
-        shape, layout = _broadcast(op.name, (a and a.shape, b and b.shape))
-        y = empty(shape, result or dtype)
+        shape, layout = layout_of(op.name, (a and a.shape, b and b.shape))
+        y = empty(shape, "bool" if compares else dtype)
         kernels[dtype](blocks(y.size, ITEMSIZE[dtype]), a, a_number, b, b_number, y, y.size, layout)
         return y
-    joined(op, run, result, convert_number) if op.equation else op.impl("cuda")(run)
+    joined(op, run, convert_number) if op.equation else op.impl("cuda")(run)
+    return kernels
 
 
 @lru_cache(maxsize=4096)
-def _broadcast(where: str, shapes: tuple[Shape | None, ...]) -> tuple[Shape, bytes]:
+def layout_of(where: str, shapes: tuple[Shape | None, ...]) -> tuple[Shape, bytes]:
     """Returns the common shape, and the Layout of the operands; None stands for a number."""
     shape = ops.broadcast_shape(where, **{f"operand {k}": s for k, s in enumerate(shapes) if s is not None})
     return shape, packed(where, *merged(shape, [broadcast_strides(s, shape) for s in shapes]))
@@ -150,43 +142,7 @@ def bits_of(value: Number, dtype: str) -> int:
     return 0x7FC0 if value != value else bits + 0x7FFF + (bits >> 16 & 1) >> 16  # to nearest, ties to even
 
 
-# ---- what is bound ---------------------------------------------------------------------------------------------------
-SOURCE = "elementwise.cu"
-
-for _op in (ops.exp, ops.log, ops.sqrt, ops.erf, logic.sin, logic.cos):
-    elementwise(_op, SOURCE, "x")
-for _op in (ops.neg, ops.abs, ops.sign, logic.floor):
-    elementwise(_op, SOURCE, "x", NUMBERS)
-for _op in (ops.add, ops.sub, ops.mul, ops.maximum, ops.minimum, logic.floor_divide, logic.remainder):
-    broadcasting(_op, SOURCE, NUMBERS)
-for _op in (ops.div, ops.pow):
-    broadcasting(_op, SOURCE)
-for _op in (ops.eq, ops.ne):
-    broadcasting(_op, SOURCE, (*NUMBERS, "bool"), "bool")
-for _op in (ops.lt, ops.le):
-    broadcasting(_op, SOURCE, NUMBERS, "bool")
-broadcasting(ops.gt, SOURCE, NUMBERS, "bool", kernel="lt", swap=True)
-broadcasting(ops.ge, SOURCE, NUMBERS, "bool", kernel="le", swap=True)
-
-_ADD = Kernel(SOURCE, "add_float32", f"{_PAIR.format('f32')}, {layout_type(2)} layout")
-
-
-def add_to(y: Array, x: Array) -> None:
-    """Adds x to y in place; both are float32, and of one shape."""
-    _ADD(blocks(y.size, 4), y, 0, x, 0, y, y.size, _broadcast("add", (y.shape, x.shape))[1])
-
-
-_LIMITS = dict.fromkeys(FLOAT_DTYPES, (-inf, inf)) | ops.INT_RANGES
-
-
-def _limits(dtype: str, low: Number | None, high: Number | None) -> tuple[Number, Number]:
-    least, most = _LIMITS[dtype]
-    return (least if low is None else rounded_number(low, dtype), most if high is None else rounded_number(high, dtype))
-
-
-elementwise(ops.clip, SOURCE, "x", NUMBERS, _limits, low="{0}", high="{0}")
-elementwise(ops.clip_grad, SOURCE, "g x", FLOAT_DTYPES, _limits, low="f32", high="f32")
-
+# ---- what is bound, besides the ops of equations.py ------------------------------------------------------------------
 _CASTS = {(source, dtype): Kernel("cast.cu", f"cast_{source}_{dtype}", "ptr x, ptr y, i64 n")
           for source in NUMBERS for dtype in ITEMSIZE}
 
@@ -246,7 +202,7 @@ def where_cuda(cond: Array, x: Array | Number, y: Array | Number) -> Array:
         x, x_bits = None, bits_of(x, dtype)
     if not isinstance(y, Array):
         y, y_bits = None, bits_of(y, dtype)
-    shape, layout = _broadcast("where", (cond.shape, x and x.shape, y and y.shape))
+    shape, layout = layout_of("where", (cond.shape, x and x.shape, y and y.shape))
     out = empty(shape, dtype)
     size = ITEMSIZE[dtype]
     _WHERE[size](blocks(out.size, size, 1), cond, x, x_bits, y, y_bits, out, out.size, layout)

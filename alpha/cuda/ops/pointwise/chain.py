@@ -40,20 +40,19 @@ def function(op: Op) -> Function:
                     op.equation.code.is_condition)
 
 
-def joined(op: Op, alone: Callable[..., Array] | None = None, result: str | None = None,
+def joined(op: Op, alone: Callable[..., Array] | None = None,
            number: Callable[[Any, str], float] = lambda value, dtype: value,
            numbers: Callable[..., tuple[float, ...]] | None = None) -> None:
     """Binds an implementation of a pointwise op whose result waits where it can, and which is `alone` elsewhere.
 
     Args:
         alone: the op by itself; None: the kernel of a chain that has nothing else.
-        result: dtype of y, where it is not that of the operands.
         number: makes a float of a number that stands for a tensor, beside a dtype.
         numbers: makes floats of the attributes, beside a dtype.
     """
     equation, code = op.equation, function(op)
     of_attrs = numbers or (lambda dtype, **attrs: tuple([attrs[name] for name in equation.attrs]))
-    by_itself, kind = alone or _single(op, code), result or ("bool" if code.is_condition else None)
+    by_itself, kind = alone or _single(op, code), "bool" if code.is_condition else None
 
     @op.impl("cuda")
     def run(*operands: Any, **attrs: Any) -> Array:

@@ -1,28 +1,30 @@
 // What equations are made of (alpha/fuse/equation.py), as floats: each operation is rounded by itself, so that an
 // equation gives the same bits alone and among others. NaN wins in maximum and minimum.
 #pragma once
-#include "ptx.cuh"
+#include "storage.cuh"
 
 #define EQUATION INLINE
+#define ORDERED(number) \
+  EQUATION bool operator<(number a, number b) { return a.v < b.v; } \
+  EQUATION bool operator<=(number a, number b) { return a.v <= b.v; } \
+  EQUATION bool operator>(number a, number b) { return a.v > b.v; } \
+  EQUATION bool operator>=(number a, number b) { return a.v >= b.v; } \
+  EQUATION bool operator==(number a, number b) { return a.v == b.v; } \
+  EQUATION bool operator!=(number a, number b) { return a.v != b.v; } \
+  EQUATION number select(bool condition, number a, number b) { return condition ? a : b; } \
+  EQUATION number maximum(number a, number b) { return a >= b || a != a ? a : b; } \
+  EQUATION number minimum(number a, number b) { return a <= b || a != a ? a : b; }
 
 struct number {
   float v;
   EQUATION number(float v) : v(v) {}
 };
+ORDERED(number)
 EQUATION number operator+(number a, number b) { return number(__fadd_rn(a.v, b.v)); }
 EQUATION number operator-(number a, number b) { return number(__fadd_rn(a.v, -b.v)); }
 EQUATION number operator*(number a, number b) { return number(__fmul_rn(a.v, b.v)); }
 EQUATION number operator/(number a, number b) { return number(__fdiv_rn(a.v, b.v)); }
 EQUATION number operator-(number a) { return number(-a.v); }
-EQUATION bool operator<(number a, number b) { return a.v < b.v; }
-EQUATION bool operator<=(number a, number b) { return a.v <= b.v; }
-EQUATION bool operator>(number a, number b) { return a.v > b.v; }
-EQUATION bool operator>=(number a, number b) { return a.v >= b.v; }
-EQUATION bool operator==(number a, number b) { return a.v == b.v; }
-EQUATION bool operator!=(number a, number b) { return a.v != b.v; }
-EQUATION number select(bool condition, number a, number b) { return condition ? a : b; }
-EQUATION number maximum(number a, number b) { return a >= b || a != a ? a : b; }
-EQUATION number minimum(number a, number b) { return a <= b || a != a ? a : b; }
 EQUATION number absolute(number x) { return number(fabsf(x.v)); }
 EQUATION number sqrt(number x) { return number(sqrtf(x.v)); }
 EQUATION number exp(number x) { return number(expf(x.v)); }
@@ -44,3 +46,15 @@ EQUATION number normal_cdf(number x) {
   const float tail = __fmul_rn(__fmul_rn(fmaf(cubic, t, 0.12741480f), t), normal_bell(x.v));
   return number(x.v > 0 ? __fadd_rn(1, -tail) : tail);
 }
+
+// What stands for a number where equations are computed of integers: in 64 bits, which wrap around, as in NumPy.
+struct integer {
+  i64 v;
+  EQUATION integer(i64 v) : v(v) {}
+};
+ORDERED(integer)
+EQUATION integer operator+(integer a, integer b) { return integer(static_cast<unsigned long long>(a.v) + b.v); }
+EQUATION integer operator-(integer a, integer b) { return integer(static_cast<unsigned long long>(a.v) - b.v); }
+EQUATION integer operator*(integer a, integer b) { return integer(static_cast<unsigned long long>(a.v) * b.v); }
+EQUATION integer operator-(integer a) { return integer(0) - a; }
+EQUATION integer absolute(integer x) { return x.v < 0 ? -x : x; }

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.lazy import split_view, statistics
+from alpha.cuda.lazy import statistics
 from alpha.cuda.ops.pointwise import NUMBERS, STORED, as_float32
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, counters, download, empty
@@ -49,7 +49,6 @@ _WIDE_SUM = _fold("sum", _SUM.state, "wide_columns")
 _MAX, _MIN = (_fold(name, {dtype: 8 if dtype == "int64" else 4 for dtype in NUMBERS}) for name in ("max", "min"))
 _ARGMAX = _fold("argmax", dict.fromkeys(NUMBERS, 16))
 _VAR = _fold("var", dict.fromkeys(FLOAT_DTYPES, 12))
-_SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr header, {_RESULTS}, i64 inner, {WALK}")
 
 
 class _Plan(NamedTuple):
@@ -124,12 +123,8 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
         partial = empty((y.size * plan.chunks * fold.state[stored],), "uint8")
         arrived = counters(plan.grid // plan.chunks)  # each of what several chunks meet in
     results = partial, arrived, y, dtype == "float32", divisor  # sums of 16-bit elements may stay as they were made
-    held, header = split_view(x) if plan.wide else (x, None)
-    if header:
-        _SUM_OF_PLANES(plan.grid, held, header, *results, *plan.args)
-    else:
-        kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.columns else fold.rows
-        kernel[stored](plan.grid, x, *results, *plan.args)
+    kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.columns else fold.rows
+    kernel[stored](plan.grid, x, *results, *plan.args)
     return y
 
 

@@ -12,7 +12,6 @@
 //           mean per row 95 %, argmax 82 %
 #include <limits>
 
-#include "lazy/planes.cuh"
 #include "reduce.cuh"
 
 template <class T> constexpr bool FLOATING = !std::is_integral<T>::value;
@@ -187,15 +186,8 @@ INLINE void rows(const T *__restrict__ x, const Meeting<typename Fold::State> &m
 
 // ---- columns: Walk over (outer * inner / N) columns of `count` rows; inner counts pieces
 
-template <class T, int N> struct Flat {
-  const T *__restrict__ x;
-  INLINE auto load(i64 i) const { return ::load<N>(x + i); }
-  template <class Piece> INLINE T at(const Piece &piece, int lane) const { return piece.v[lane]; }
-};
-
-// source: Flat, or Stored in the form that a float32 tensor has (planes.cuh)
-template <class Fold, int N, class Source>
-INLINE void columns(const Source &source, const Meeting<typename Fold::State> &meeting, const Results<Fold> &y,
+template <class Fold, int N, class T>
+INLINE void columns(const T *__restrict__ x, const Meeting<typename Fold::State> &meeting, const Results<Fold> &y,
                     i64 inner, const Walk &w) {
   constexpr int AHEAD = 4;
   const Place at(w);
@@ -204,22 +196,22 @@ INLINE void columns(const Source &source, const Meeting<typename Fold::State> &m
   Chain<Fold> chain[N];
   float origin[N] = {};
   if (SHIFTED<Fold> && at.begin < at.end) {
-    const auto piece = source.load(first);
-    UNROLL for (int lane = 0; lane < N; lane++) origin[lane] = static_cast<float>(widened(source.at(piece, lane)));
+    const auto piece = load<N>(x + first);
+    UNROLL for (int lane = 0; lane < N; lane++) origin[lane] = static_cast<float>(widened(piece.v[lane]));
   }
   i64 r = at.begin;
   for (int round = 1; r + (AHEAD - 1) * w.step < at.end; r += AHEAD * w.step, round++) {
-    decltype(source.load(0)) piece[AHEAD];
-    UNROLL for (int k = 0; k < AHEAD; k++) piece[k] = source.load(first + (r + k * w.step) * stride);
+    Lanes<N, T> piece[AHEAD];
+    UNROLL for (int k = 0; k < AHEAD; k++) piece[k] = load<N>(x + first + (r + k * w.step) * stride);
     UNROLL for (int lane = 0; lane < N; lane++) {
-      const auto of = [&](int k) { return Fold::of(source.at(piece[k], lane), r + k * w.step, origin[lane]); };
+      const auto of = [&](int k) { return Fold::of(piece[k].v[lane], r + k * w.step, origin[lane]); };
       add_four<Fold>(chain[lane], of);
       chain[lane].next(round);
     }
   }
   for (; r < at.end; r += w.step) {
-    const auto piece = source.load(first + r * stride);
-    UNROLL for (int lane = 0; lane < N; lane++) chain[lane].add(Fold::of(source.at(piece, lane), r, origin[lane]));
+    const auto piece = load<N>(x + first + r * stride);
+    UNROLL for (int lane = 0; lane < N; lane++) chain[lane].add(Fold::of(piece.v[lane], r, origin[lane]));
   }
   typename Fold::State s[N];
   UNROLL for (int lane = 0; lane < N; lane++) s[lane] = chain[lane].state();
@@ -231,7 +223,7 @@ INLINE void columns(const Source &source, const Meeting<typename Fold::State> &m
 #define COLUMNS(name, Fold, T, N) \
   ALPHA_ENTRY(name, BOUNDS, \
               (const T *x, const Meeting<Fold<T>::State> meeting, const Results<Fold<T>> y, i64 inner, const Walk w), \
-              columns<Fold<T>, N>(Flat<T, N>{x}, meeting, y, inner, w))
+              columns<Fold<T>, N>(x, meeting, y, inner, w))
 #define FOLD(name, Fold, T, dtype) \
   ALPHA_ENTRY(name##_rows_##dtype, BOUNDS, \
               (const T *x, const Meeting<Fold<T>::State> meeting, const Results<Fold<T>> y, i64 outer, i64 count, \
@@ -249,8 +241,3 @@ FLOAT_KERNELS(FLOATS)
 NUMBERS(unsigned char, uint8)
 NUMBERS(int, int32)
 NUMBERS(i64, int64)
-
-ALPHA_ENTRY(sum_columns_of_planes, BOUNDS, (const void *x, const OperandHeader *header, const Meeting<float> meeting,
-                                            const Results<Sum<float>> y, i64 inner, const Walk w),
-            const Stored stored(x, header, w.rows * w.columns * 4);
-            columns<Sum<float>, 4>(stored, meeting, y, inner, w))
