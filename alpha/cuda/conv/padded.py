@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.first_layer.tiles import MOST_CHANNELS
 from alpha.cuda.conv.mma.mma import MmaSlab, MmaWgrad
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.wgmma import Wgmma
@@ -40,6 +41,8 @@ class Padded(Candidate):
         wide = self._widened(desc)
         if wide == desc or desc.groups > 1:
             return f"{desc.ic} -> {desc.oc} channels in {desc.groups} groups; it serves no multiples of 8, in one"
+        if self.pass_name == "dgrad" and self.reads == "float16x2" and desc.ic > MOST_CHANNELS:
+            return f"{desc.ic} input channels; gradients of images have up to {MOST_CHANNELS}"  # LeNet-5: 59 us for 49
         return self.inner.rejection(wide)
 
     def _widened(self, desc: ConvDesc) -> ConvDesc:
@@ -86,8 +89,6 @@ def candidates(inner: tuple[Inner, ...]) -> tuple[Padded, ...]:
 
 
 def _is_worth_it(inner: Inner) -> bool:
-    if inner.pass_name == "dgrad" and inner.reads == "float16x2":  # LeNet-5, H100: 59 us where FMA units take 49
-        return False
     if isinstance(inner, WgmmaWgrad):
         return str(inner.tile) in WGRAD_TILES
     if isinstance(inner, MmaWgrad):
