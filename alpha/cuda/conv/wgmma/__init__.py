@@ -32,6 +32,7 @@ BOX_BYTES = STORED_ROWS * OUT_ROW
 MOST_BOXES = 4                  # of a consumer, where shared memory has room: while one is written others leave
 SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 SCALE_FLOATS = 64               # before slots: the last two are their scale
+LARGE = 128 * 256               # rows x columns x planes of a tile of which nvcc makes one pass in 10 s and more
 THREADS, SUM_THREADS = 384, 256  # with two consumers
 CONSUMERS = 2                   # of a block, each with its slot of statistics; a tile of 64 rows has one
 LEAST_COUNTED = 64              # channels of which those are counted: of fewer a tile's sums are too short to hide it
@@ -171,6 +172,8 @@ class Wgmma(OnOperands):
                    "OPERAND_PLANES": mode.planes, "RING_STAGES": tile.stages, "OUTPUT_BOXES": boxes,
                    "OF_PAIRS": int(tile.pairs), "FILTERS_HELD": tile.held, "BLOCKS_TOGETHER": tile.cluster,
                    "OUT": C_TYPES[mode.writes], "POOLED": int(pooled)}
+        if tile.rows * tile.columns * mode.planes >= LARGE:
+            defines["PASS"] = pass_name  # a module of its own
         self.kernel = Kernel(
             "conv_wgmma.cu", ENTRIES[pass_name], f"{MAPS}, i32 first_w, i32 first_out, ptr b, ptr scale_x, "
             "ptr scale_w, ptr slots, ptr parts, ptr joined, ptr work, i32 entries, i32 box, i32 batch, i32 height, "
