@@ -131,7 +131,7 @@ class StemMmaWgrad(Candidate):
 
     def __init__(self, mode: Mode) -> None:
         self.mode, self.precisions, self.reads = mode, (mode.precision,), mode.dtype
-        self.name = f"conv_stem_mma_wgrad {mode.precision}"
+        self.name = f"conv_stem_mma_wgrad {mode.precision} 4"  # channels of g at a time
         self.kernel = Kernel(
             "conv_stem_mma_wgrad.cu", "stem_mma_wgrad", f"ptr x, ptr g, ptr work, {SHAPE_ARGS}, i32 tiles",
             threads=THREADS, shared=max(2 * PATCH * ITEMSIZE[mode.dtype], 4 * 4 * COLUMNS * CHUNK),
