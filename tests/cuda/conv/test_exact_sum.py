@@ -53,6 +53,7 @@ def of_planes(pass_name: str, case: Case | CoCase) -> list[planner.Candidate]:
     """Returns all kernels that read planes of float32, or one, and write float32; where every access is checked, which
     takes long, another quarter of them for each case."""
     found = [c for c in planner.candidates(pass_name, of=type(case.desc)) if c.reads in READS and c.writes == "float32"
+             and any(planner.serves(c, precision) for precision in ("fp32", "tf32"))
              and not isinstance(c, coconv.Composed)]
     found = [c for c in found if not c.rejection(case.desc)]
     return (found[len(case.name) % 4::4] or found[:1]) if CHECKED else found
