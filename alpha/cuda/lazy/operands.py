@@ -195,21 +195,21 @@ def _constants() -> tuple[Array, Array, Array]:
 def _split(x: Array, form: _Form) -> Operand:
     """Returns the operand of a float32 array, made in one launch or two: what is largest is measured, or known."""
     size, lost_ranges = x.size, _constants()[2]
-    chunk, blocks = _chunks(size)
+    chunk = _chunk(size, context.sm_count)
+    blocks = -(-size // chunk)
     if not form.scaled:
         made = _allocate(x, form, 0)
         form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
         return made
     known = x.derived.header_for(form.reads) if x.__class__ is Deferred else None  # of its producer, or of a split
     known = known or (x.derived.get(form.measured) if x.derived else None)
-    header, planes = known or _measure(x, form), empty((form.planes, *x.shape), form.dtype)
+    header, planes = known or _measure(x, form, chunk, blocks), empty((form.planes, *x.shape), form.dtype)
     form.split(blocks, x, planes, header.scale, size, chunk, known is not None, lost_ranges)
     return Operand(planes.ptr, form.dtype, header.scale, planes, header.flag)
 
 
-def _measure(x: Array, form: _Form) -> Memory:
+def _measure(x: Array, form: _Form, chunk: int, blocks: int) -> Memory:
     """Returns the header of a split, kept with x: the next one needs no maximum.  Partial maxima follow it."""
-    chunk, blocks = _chunks(x.size)
     memory = empty((HEADER // 4 + blocks,), "float32")
     header = Memory(memory, *header_of(memory.block, memory.ptr))
     _AMAX(blocks, x, header.scale, x.size, chunk)
@@ -221,17 +221,10 @@ def _split_all(arrays: Sequence[Array], form: _Form) -> list[Operand]:
     chunk = _chunk(sum([x.size for x in arrays]), context.sm_count)
     made = [_allocate(x, form, -(-x.size // chunk)) for x in arrays]
     for part, table in tables([arrays, [m.keep for m in made], [m.scale for m in made]], chunk):
-        count = part.end - part.begin
         if form.scaled:
-            _AMAX_ALL(part.blocks, table, count, chunk)
-        form.split_all(part.blocks, table, count, chunk, _constants()[2])
+            _AMAX_ALL(part.blocks, table, part.count, chunk)
+        form.split_all(part.blocks, table, part.count, chunk, _constants()[2])
     return made
-
-
-def _chunks(size: int) -> tuple[int, int]:
-    """Returns how many elements a block takes of an array alone, and how many blocks there are."""
-    chunk = _chunk(size, context.sm_count)
-    return chunk, -(-size // chunk)
 
 
 @lru_cache(maxsize=1024)
