@@ -247,7 +247,7 @@ def upload(a: np.ndarray, dtype: str | None = None) -> Array:
     if recorder:
         return recorder.upload(a, dtype)
     out = empty(a.shape, dtype or a.dtype.name)
-    if backlog.waiting:
+    if backlog.waiting and a.nbytes:
         backlog.add(partial(_send, out.ptr, a.copy()))
     elif a.nbytes:
         _send(out.ptr, a)
@@ -272,8 +272,7 @@ def _send(ptr: int, a: np.ndarray) -> None:
     driver = context.driver
     with blaming:
         if a.nbytes < PINNED_FROM:
-            if a.nbytes:
-                driver.memcpy_htod_async(ptr, a, context.stream)
+            driver.memcpy_htod_async(ptr, a, context.stream)
             return
         staged = pool.pinned.allocate(a.shape, a.dtype)
         staged[...] = a
@@ -359,9 +358,9 @@ class Lease:
             pool.until(event().record(context.stream), self.owner)
 
 
-def wrap(ptr: int, shape: Shape, dtype: str, owner: Any) -> Array:
+def wrap(address: int, shape: Shape, dtype: str, owner: Any) -> Array:
     """Returns an array over memory of the device that somebody else owns; `owner` lives as long as it is in use."""
     backlog.close()
-    array = Array(Lease(owner), ptr, shape, dtype, *extent(shape, dtype))
+    array = Array(Lease(owner), address, shape, dtype, *extent(shape, dtype))
     array.derive().visible = True
     return array
