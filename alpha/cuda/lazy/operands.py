@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from alpha.cuda.lazy.deferred import HEADER, Deferred, Memory, can_wait, header_of, reserve, split_view, write_before
+from alpha.cuda.lazy.deferred import Deferred, Memory, can_wait, reserve, split_view, write_before
 from alpha.cuda.lazy.quiet import is_inferring
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
@@ -150,10 +150,17 @@ def prepare_weights(arrays: Sequence[Array], reads: str) -> None:
     Raises:
         DTypeError: as `operand`.
     """
+    form = READS[reads]
     missing = [x for x in arrays if _checked(x, reads) and x.dtype == "float32" and x.size
                and not x.derive().visible and reads not in x.derive()]
-    for x, made in zip(missing, _split_all(missing, READS[reads])):
-        x.derive()[reads] = made
+    chunk = _chunk(sum([x.size for x in missing]), context.sm_count)
+    made = [_allocate(x, form, -(-x.size // chunk)) for x in missing]
+    for part, table in tables([missing, [m.keep for m in made], [m.scale for m in made]], chunk):
+        if form.scaled:
+            _AMAX_ALL(part.blocks, table, part.count, chunk)
+        form.split_all(part.blocks, table, part.count, chunk, _constants()[2])
+    for x, each in zip(missing, made):
+        x.derive()[reads] = each
 
 
 def kept_with(x: Array, name: str, make: Callable[[], Array]) -> Array:
@@ -210,21 +217,9 @@ def _split(x: Array, form: _Form) -> Operand:
 
 def _measure(x: Array, form: _Form, chunk: int, blocks: int) -> Memory:
     """Returns the header of a split, kept with x: the next one needs no maximum.  Partial maxima follow it."""
-    memory = empty((HEADER // 4 + blocks,), "float32")
-    header = Memory(memory, *header_of(memory.block, memory.ptr))
+    header = reserve((0,), more=4 * blocks)
     _AMAX(blocks, x, header.scale, x.size, chunk)
     return _kept(x, form.measured, header)
-
-
-def _split_all(arrays: Sequence[Array], form: _Form) -> list[Operand]:
-    """Returns the operands of float32 arrays, made in one launch or two for all that one table holds."""
-    chunk = _chunk(sum([x.size for x in arrays]), context.sm_count)
-    made = [_allocate(x, form, -(-x.size // chunk)) for x in arrays]
-    for part, table in tables([arrays, [m.keep for m in made], [m.scale for m in made]], chunk):
-        if form.scaled:
-            _AMAX_ALL(part.blocks, table, part.count, chunk)
-        form.split_all(part.blocks, table, part.count, chunk, _constants()[2])
-    return made
 
 
 @lru_cache(maxsize=1024)
