@@ -346,7 +346,6 @@ def _write(path: Path, store: dict[str, dict[str, float]]) -> None:
     """Replaces the file in one step; where the directory is read-only the choice lasts for this process."""
     temporary = path.with_suffix(f".{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(store, indent=1))
         temporary.replace(path)
     except OSError:
