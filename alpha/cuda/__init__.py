@@ -102,17 +102,12 @@ class CudaBackend:
     def has_nan(self, x: Array) -> bool:
         return has_nan(lazy.peek(x))
 
-    def synchronize(self) -> None:
-        context.synchronize()
+    synchronize = staticmethod(context.synchronize)
 
     def mark(self) -> Any:
         return context.driver.Event().record(context.stream)
 
-    can_record = True
-
-    def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array],
-               forget: Callable[[], None]) -> Recording:
-        return Recording(function, inputs, forget)
+    can_record, record = True, Recording
 
     def recorder(self) -> Any:
         return memory.recorder
@@ -135,8 +130,7 @@ class CudaBackend:
         x.derive().visible = True  # whoever knows the address may write
         return x.ptr
 
-    def wrap(self, address: int, shape: tuple[int, ...], dtype: str, owner: Any) -> Array:
-        return memory.wrap(address, shape, dtype, owner)
+    wrap = staticmethod(memory.wrap)
 
     def stream_handle(self) -> int:
         backlog.close()

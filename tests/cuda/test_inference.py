@@ -105,7 +105,7 @@ def test_a_result_that_is_an_input_or_a_constant():
 
 def test_what_is_read_for_weights_is_made_once_and_held(monkeypatch):
     recorded = []
-    for name in ("_split", "_split_all"):
+    for name in ("_split", "prepare_weights"):
         made = getattr(operands, name)
         monkeypatch.setattr(operands, name, lambda x, form, made=made: (
             recorded.append(memory.recorder is not None), made(x, form))[1])

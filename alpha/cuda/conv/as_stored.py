@@ -21,8 +21,8 @@ from alpha.cuda.conv.wgmma import Mode, Tile, Wgmma
 from alpha.cuda.lazy import as_stored, is_inferring, kept_with
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty
-from alpha.cuda.runtime.walk import THREADS, ceil_div
-from alpha.ops.conv_desc import ConvDesc
+from alpha.cuda.runtime.walk import THREADS
+from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 _ROUND = Kernel("planes.cu", "planes_tf32", "ptr x, ptr y, i64 size", threads=THREADS)
 

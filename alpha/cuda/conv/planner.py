@@ -272,14 +272,11 @@ def _reasons(options: list[Option]) -> str:
 
 # ---- launches on arrays ----------------------------------------------------------------------------------------------
 def launch_of(candidate: Candidate, desc: ConvDesc, precision: str) -> Launch:
-    """Returns the launch of a candidate on arrays as a precision stores them."""
+    """Returns the launch of a candidate on arrays as a precision stores them, with conversions where it needs them."""
     launch = candidate.prepare(desc)
-    converts = PRECISIONS[precision].stores != "float32" and candidate.reads == "float32"
-    return _converting(launch) if converts else launch
+    if PRECISIONS[precision].stores == "float32" or candidate.reads != "float32":
+        return launch
 
-
-def _converting(launch: Launch) -> Launch:
-    """Returns a launch on 16-bit arrays that runs one on float32 arrays."""
     def run(*arguments: Any) -> None:
         given = list(arguments)
         for k, value in enumerate(given):
@@ -349,7 +346,6 @@ def _write(path: Path, store: dict[str, dict[str, float]]) -> None:
     """Replaces the file in one step; where the directory is read-only the choice lasts for this process."""
     temporary = path.with_suffix(f".{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(store, indent=1))
         temporary.replace(path)
     except OSError:

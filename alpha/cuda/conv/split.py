@@ -6,8 +6,7 @@ finer than that, so a sum may keep one block while its neighbour gets several. T
 which slices are added up, is split.cuh. Neither half knows what computes a slice, or what its rows are.
 
     units, slots = cut(work, slabs, split)             # the work list, an entry per slice
-    partial = Partial(slots, tile.rows * tile.columns)
-    kernel(len(units), ..., *partial.arguments())      # at every launch: "ptr slots, ptr arrived"
+    kernel(len(units), ..., *workspace(slots, tile.rows * tile.columns))    # at every launch: "ptr slots, ptr arrived"
 """
 
 from __future__ import annotations
@@ -86,12 +85,7 @@ def slots_of(tile: np.ndarray, begin: np.ndarray, stored: np.ndarray) -> tuple[n
     return np.where(stored[tile], start[tile] + rank, -1), start
 
 
-class Partial:
-    """Where the slices of a launch meet: slots for their sums, and counters of those that have come."""
-
-    def __init__(self, slots: int, tile_floats: int) -> None:
-        self.slots, self.floats = slots, slots * tile_floats
-
-    def arguments(self) -> tuple[Array | None, Array | None]:
-        """Returns what a launch takes for `Workspace`; the slots come from the pool, for this launch."""
-        return (empty((self.floats,), "float32"), counters(self.slots)) if self.floats else (None, None)
+def workspace(slots: int, tile_floats: int) -> tuple[Array | None, Array | None]:
+    """Returns where the slices of a launch meet, its `Workspace`: slots for their sums, which come from the pool for
+    this launch, and counters of those that have come."""
+    return (empty((slots * tile_floats,), "float32"), counters(slots)) if slots else (None, None)

@@ -22,7 +22,7 @@ A reader, of any array:
     recipe                 how what is written was made, for a reader who has what it was made of
     is_inferring           tells whether a block of `inferring` is open
     form_of, progress, write_as, held, memory_key, inferring, undisturbed: as of alpha.backend.Backend
-    pack, packed_form      an array that is kept in a smaller form as long as nobody reads its elements
+    Packed, packed_form    an array that is kept in a smaller form as long as nobody reads its elements
     columns, rows_of       columns of a larger array, read where they are
     statistics.ask, take   means and variances of a result, counted by the kernel that writes it
 
@@ -50,7 +50,7 @@ from alpha.cuda.lazy.deferred import (
     split_view,
     write_for,
 )
-from alpha.cuda.lazy.forms import columns, form_of, held, memory_key, pack, packed_form, progress, rows_of, write_as
+from alpha.cuda.lazy.forms import Packed, columns, form_of, held, memory_key, packed_form, progress, rows_of, write_as
 from alpha.cuda.lazy.operands import (
     EXACT_ARGS,
     KEEP,

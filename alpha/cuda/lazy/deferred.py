@@ -146,7 +146,9 @@ def reserve(shape: Shape, dtype: str = "float32", more: int = 0) -> Memory:
     size, nbytes = extent(shape, dtype)
     at = -(-nbytes // ALIGNMENT) * ALIGNMENT
     block = allocate(at + HEADER + more)
-    return Memory(Array(block, int(block), shape, dtype, size, nbytes), *header_of(block, int(block) + at))
+    header = int(block) + at
+    return Memory(Array(block, int(block), shape, dtype, size, nbytes), Array(block, header, (1,), "float32", 1, 4),
+                  Array(block, header + FLAG, (1,), "int32", 1, 4))
 
 
 def reserve_for(shape: Shape, xs: Sequence[Array], flush: bool = True) -> Memory | None:
@@ -172,11 +174,6 @@ def reserve_for(shape: Shape, xs: Sequence[Array], flush: bool = True) -> Memory
 def planes_are_read() -> bool:
     """Tells whether convolutions of float32 arrays read planes, on this device and as it is configured."""
     return config.tensor_cores and (config.precision == "tf32" or context.arch in SPLITS_PAY)
-
-
-def header_of(block: object, ptr: int) -> tuple[Array, Array]:
-    """Returns scale and flag of the header at an address."""
-    return Array(block, ptr, (1,), "float32", 1, 4), Array(block, ptr + FLAG, (1,), "int32", 1, 4)
 
 
 def defer(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: bool = False,

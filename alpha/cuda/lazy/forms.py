@@ -19,7 +19,10 @@ Write = Callable[[Array, Array], None]  # (what is kept, elements)
 
 
 class Packed(Array):
-    """See `pack`.  It stands among what is waiting, too, for what it is made of may change."""
+    """An array that is kept as another one.  It stands among what is waiting, too, for that may change.
+
+    key: what `kept` means, for those who read it.
+    """
 
     __slots__ = ("_kept", "_key", "_write")
     hurries, is_chain, is_alive, planes = False, False, True, lambda *_, **__: None
@@ -48,11 +51,6 @@ class Packed(Array):
 
     def reshaped(self, shape: Shape) -> Array:
         return self.written().reshaped(shape)
-
-
-def pack(kept: Array, dtype: str, key: Any, write: Write) -> Array:
-    """Returns an array of the shape of `kept` and another dtype.  key: what `kept` means, for those who read it."""
-    return Packed(kept, kept.shape, dtype, key, write)
 
 
 def packed_form(x: Array, key: Any) -> Array | None:

@@ -23,12 +23,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from alpha.cuda.lazy.deferred import HEADER, Deferred, Memory, can_wait, header_of, reserve, split_view, write_before
+from alpha.cuda.lazy.deferred import Deferred, Memory, can_wait, reserve, split_view, write_before
 from alpha.cuda.lazy.quiet import is_inferring
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Shape, empty, extent, upload
+from alpha.cuda.runtime.memory import Array, empty, extent, upload
 from alpha.cuda.runtime.tables import TABLE, tables
 from alpha.errors import DTypeError, message
 
@@ -49,11 +49,9 @@ class Operand(NamedTuple):
     """What a tensor core reads for a tensor."""
 
     ptr: int  # address of plane 0, a multiple of 256; plane p starts p * size elements later, in the tensor's layout
-    shape: tuple[int, ...]  # of the tensor
     dtype: str  # of the planes, "float16" or "bfloat16"
-    planes: int  # 1 or 2; the tensor is their sum * scale[0]
     scale: Array  # float32, shape (1,), on the device: a power of two, between 2^-126 and 2^113
-    keep: Array  # the array that owns the memory
+    keep: Array  # planes of the tensor's shape, whose sum * scale[0] is the tensor; or the array itself, read as it is
     flag: Array  # int32, shape (1,), on the device: 1 where the planes do not hold the tensor well
 
     @property
@@ -95,14 +93,16 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
         found: Operand = derived[reads]
         if device_memory.recorder:
             device_memory.recorder.hold((found.keep,))
-        return found if found.shape == x.shape else found._replace(shape=x.shape)
+        return found
     form = _checked(x, reads)
     if x.dtype != "float32" or not x.size:
-        return _itself(x, form.dtype, form.planes)
+        return as_stored(x, form.dtype)
     if x.__class__ is Deferred and form.scaled:
         memory = x.derived.planes(write=True)
-        if memory:
-            return _in_place(memory, x.shape, form)
+        if memory:  # in which both planes are, or the first of them is what is read
+            (block, ptr), shape = (memory.elements.block, memory.elements.ptr), (form.planes, *x.shape)
+            planes = Array(block, ptr, shape, form.dtype, *extent(shape, form.dtype))
+            return Operand(ptr, form.dtype, memory.scale, planes, memory.flag)
     if x in _stale[reads]:
         prepare_weights(list(_stale[reads]), reads)
         _stale[reads].clear()
@@ -111,9 +111,10 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
     return _kept(x, reads, made) if keep or is_inferring() else made
 
 
-def as_stored(x: Array) -> Operand:
-    """Returns what a tensor core reads that takes float32: the array itself."""
-    return _itself(x, x.dtype, 1)
+def as_stored(x: Array, dtype: str = "float32") -> Operand:
+    """Returns what a tensor core reads that takes arrays of a dtype: the array itself."""
+    one, zero, _ = _constants()
+    return Operand(x.ptr, dtype, one, x, zero)
 
 
 def exact(x: Array, of_x: Operand, w: Array, of_w: Operand) -> tuple[Any, ...]:
@@ -149,10 +150,17 @@ def prepare_weights(arrays: Sequence[Array], reads: str) -> None:
     Raises:
         DTypeError: as `operand`.
     """
+    form = READS[reads]
     missing = [x for x in arrays if _checked(x, reads) and x.dtype == "float32" and x.size
                and not x.derive().visible and reads not in x.derive()]
-    for x, made in zip(missing, _split_all(missing, READS[reads])):
-        x.derive()[reads] = made
+    chunk = _chunk(sum([x.size for x in missing]), context.sm_count)
+    made = [_allocate(x, form, -(-x.size // chunk)) for x in missing]
+    for part, table in tables([missing, [m.keep for m in made], [m.scale for m in made]], chunk):
+        if form.scaled:
+            _AMAX_ALL(part.blocks, table, part.count, chunk)
+        form.split_all(part.blocks, table, part.count, chunk, _constants()[2])
+    for x, each in zip(missing, made):
+        x.derive()[reads] = each
 
 
 def kept_with(x: Array, name: str, make: Callable[[], Array]) -> Array:
@@ -191,58 +199,27 @@ def _constants() -> tuple[Array, Array, Array]:
     return tuple(upload(np.array([value], dtype)) for value, dtype in ((1, "float32"), (0, "int32"), (0, "int32")))
 
 
-def _itself(x: Array, dtype: str, planes: int) -> Operand:
-    one, zero, _ = _constants()
-    return Operand(x.ptr, x.shape, dtype, planes, one, x, zero)
-
-
-def _in_place(memory: Memory, shape: Shape, form: _Form) -> Operand:
-    """Returns planes that are in the memory of a deferred array: both, or the first of them."""
-    (block, ptr), shape_of_planes = (memory.elements.block, memory.elements.ptr), (form.planes, *shape)
-    planes = Array(block, ptr, shape_of_planes, form.dtype, *extent(shape_of_planes, form.dtype))
-    return Operand(ptr, shape, form.dtype, form.planes, memory.scale, planes, memory.flag)
-
-
 def _split(x: Array, form: _Form) -> Operand:
     """Returns the operand of a float32 array, made in one launch or two: what is largest is measured, or known."""
     size, lost_ranges = x.size, _constants()[2]
-    chunk, blocks = _chunks(size)
+    chunk = _chunk(size, context.sm_count)
+    blocks = -(-size // chunk)
     if not form.scaled:
         made = _allocate(x, form, 0)
         form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
         return made
     known = x.derived.header_for(form.reads) if x.__class__ is Deferred else None  # of its producer, or of a split
     known = known or (x.derived.get(form.measured) if x.derived else None)
-    header, planes = known or _measure(x, form), empty((form.planes, *x.shape), form.dtype)
+    header, planes = known or _measure(x, form, chunk, blocks), empty((form.planes, *x.shape), form.dtype)
     form.split(blocks, x, planes, header.scale, size, chunk, known is not None, lost_ranges)
-    return Operand(planes.ptr, x.shape, form.dtype, form.planes, header.scale, planes, header.flag)
+    return Operand(planes.ptr, form.dtype, header.scale, planes, header.flag)
 
 
-def _measure(x: Array, form: _Form) -> Memory:
+def _measure(x: Array, form: _Form, chunk: int, blocks: int) -> Memory:
     """Returns the header of a split, kept with x: the next one needs no maximum.  Partial maxima follow it."""
-    chunk, blocks = _chunks(x.size)
-    memory = empty((HEADER // 4 + blocks,), "float32")
-    header = Memory(memory, *header_of(memory.block, memory.ptr))
+    header = reserve((0,), more=4 * blocks)
     _AMAX(blocks, x, header.scale, x.size, chunk)
     return _kept(x, form.measured, header)
-
-
-def _split_all(arrays: Sequence[Array], form: _Form) -> list[Operand]:
-    """Returns the operands of float32 arrays, made in one launch or two for all that one table holds."""
-    chunk = _chunk(sum([x.size for x in arrays]), context.sm_count)
-    made = [_allocate(x, form, -(-x.size // chunk)) for x in arrays]
-    for part, table in tables([arrays, [m.keep for m in made], [m.scale for m in made]], chunk):
-        count = part.end - part.begin
-        if form.scaled:
-            _AMAX_ALL(part.blocks, table, count, chunk)
-        form.split_all(part.blocks, table, count, chunk, _constants()[2])
-    return made
-
-
-def _chunks(size: int) -> tuple[int, int]:
-    """Returns how many elements a block takes of an array alone, and how many blocks there are."""
-    chunk = _chunk(size, context.sm_count)
-    return chunk, -(-size // chunk)
 
 
 @lru_cache(maxsize=1024)
@@ -254,4 +231,4 @@ def _chunk(total: int, sm_count: int) -> int:
 def _allocate(x: Array, form: _Form, blocks: int) -> Operand:
     """Returns an operand without values: planes, header, and a partial maximum per block, in one piece of memory."""
     planes, scale, flag = reserve((form.planes, *x.shape), form.dtype, 4 * blocks)
-    return Operand(planes.ptr, x.shape, form.dtype, form.planes, scale, planes, flag)
+    return Operand(planes.ptr, form.dtype, scale, planes, flag)

@@ -83,7 +83,10 @@ class Kernel:
         try:
             for k in self._pointers:
                 value = values[k]
-                arguments[k] = value.ptr if value.__class__ is Array else _address(value)
+                if value.__class__ is Array or isinstance(value, Array):
+                    arguments[k] = value.ptr
+                elif value is None:
+                    arguments[k] = 0
             buffer = self._pack(*arguments)
         except (struct.error, IndexError) as error:
             raise AlphaError(message(f"kernel {self.entry}", f"the arguments do not fit the declaration: {error}",
@@ -165,11 +168,6 @@ def per_dtype(source: str | Path, entry: str, args: str, *, dtypes: Iterable[str
               ) -> dict[str, Kernel]:
     """Returns a kernel for each dtype; its entry is `entry` with _<dtype> at the end."""
     return {dtype: Kernel(source, f"{entry}_{dtype}", args, **options) for dtype in dtypes}
-
-
-def _address(value: Any) -> Any:
-    """Returns what a kernel gets for an argument that is declared as a pointer."""
-    return 0 if value is None else value.ptr if isinstance(value, Array) else value
 
 
 def _layout(entry: str, args: str) -> list[str]:

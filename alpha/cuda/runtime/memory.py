@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
 PINNED_FROM = 1 << 16  # bytes from which a copy to the device goes through page-locked memory
 RESERVE = 1 << 28      # bytes that are free on the device as long as launches wait to be made
-LEAST = 2              # bytes of the smallest block that is asked for; Pool.keep_one has the size below it
+LEAST = 2              # bytes of the smallest block that is asked for; Pool.free_held keeps one of less
 
 here = context.here
 
@@ -97,7 +97,7 @@ class Pool:
         self.reserved = 0                      # bytes that recordings hold
         self.peak = 0                          # the most that was live since the last reset
         self.bound = 0  # at least the bytes of `main` that are live; what is freed counts until `count` has asked
-        keep_one(self.main)
+        self.free_held()
         self._in_flight: deque[tuple[Any, Any]] = deque()  # (event, what the device uses until then)
         self._lock = threading.RLock()  # reentrant: a garbage collection inside may call `until`
 
@@ -128,20 +128,20 @@ class Pool:
             while self._in_flight and self._in_flight[0][0].query():
                 done.append(self._in_flight.popleft())
 
+    def free_held(self) -> None:
+        """Gives all blocks that no array uses back to the device, but for one of a size that nobody asks for.
+
+        A pool that holds none of its freed blocks needs a current context to take one back, and ends the process where
+        there is none: in a thread that never used the device, but drops the last reference to a tensor.
+        """
+        self.main.free_held()
+        self.main.allocate(1)
+
     def close(self) -> None:
         """At exit, while the context is there: page-locked memory is given back, and nothing freed is held any more."""
         self._in_flight.clear()
         self.pinned.stop_holding()
         self.main.stop_holding()
-
-
-def keep_one(device_pool: Any) -> None:
-    """Leaves a block of a size that nobody asks for in a pool.
-
-    A pool that holds none of its freed blocks needs a current context to take one back, and ends the process where
-    there is none: in a thread that never used the device, but drops the last reference to a tensor.
-    """
-    device_pool.allocate(1)
 
 
 pool: Pool = None  # type: ignore[assignment]  # made by `start`
@@ -219,8 +219,7 @@ def free_cached() -> None:
     if pool is not None:
         context.synchronize()
         pool.drain()
-        pool.main.free_held()
-        keep_one(pool.main)
+        pool.free_held()
 
 
 def _out_of_memory(nbytes: int) -> OutOfMemoryError:
@@ -247,7 +246,7 @@ def upload(a: np.ndarray, dtype: str | None = None) -> Array:
     if recorder:
         return recorder.upload(a, dtype)
     out = empty(a.shape, dtype or a.dtype.name)
-    if backlog.waiting:
+    if backlog.waiting and a.nbytes:
         backlog.add(partial(_send, out.ptr, a.copy()))
     elif a.nbytes:
         _send(out.ptr, a)
@@ -272,8 +271,7 @@ def _send(ptr: int, a: np.ndarray) -> None:
     driver = context.driver
     with blaming:
         if a.nbytes < PINNED_FROM:
-            if a.nbytes:
-                driver.memcpy_htod_async(ptr, a, context.stream)
+            driver.memcpy_htod_async(ptr, a, context.stream)
             return
         staged = pool.pinned.allocate(a.shape, a.dtype)
         staged[...] = a
@@ -359,9 +357,9 @@ class Lease:
             pool.until(event().record(context.stream), self.owner)
 
 
-def wrap(ptr: int, shape: Shape, dtype: str, owner: Any) -> Array:
+def wrap(address: int, shape: Shape, dtype: str, owner: Any) -> Array:
     """Returns an array over memory of the device that somebody else owns; `owner` lives as long as it is in use."""
     backlog.close()
-    array = Array(Lease(owner), ptr, shape, dtype, *extent(shape, dtype))
+    array = Array(Lease(owner), address, shape, dtype, *extent(shape, dtype))
     array.derive().visible = True
     return array

@@ -55,21 +55,18 @@ def rehearse(program: Callable[[], None], arch: str, device: Device | None = Non
         raise DeviceError(message("build-kernels", f"no device of {arch} is known, only of {', '.join(DEVICES)}",
                                   "build on the machine that has it, or leave --model out: all kernels are built then"))
     device = device or DEVICES[arch]
-    names = SimpleNamespace(CLOCK_RATE=device.clock, MEMORY_CLOCK_RATE=device.memory_clock,
-                            GLOBAL_MEMORY_BUS_WIDTH=device.bus, MAX_DYNAMIC_SHARED_SIZE_BYTES=0)
     error = type("Error", (Exception,), {})
     stream = SimpleNamespace(handle=0, synchronize=_nothing, wait_for_event=_nothing)
     event = SimpleNamespace(query=lambda: True, synchronize=_nothing, time_since=lambda other: 0.0)
     event.record = lambda stream: event
     context.driver = SimpleNamespace(
         Error=error, MemoryError=error, Event=lambda *flags: event, event_flags=SimpleNamespace(DISABLE_TIMING=0),
-        device_attribute=names, function_attribute=names,
-        Device=lambda index: SimpleNamespace(get_attribute=lambda value: value),
+        function_attribute=SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES=0),
         mem_get_info=lambda: (PLENTY, PLENTY), memcpy_htod_async=_nothing, memcpy_dtod_async=_nothing,
         memcpy_dtoh_async=lambda out, *rest: out.fill(0))
     context.index, context.arch, context.name, context.open = 0, arch, device.name, True
     context.sm_count, context.max_shared, context.capability = device.sm_count, device.max_shared, (int(arch[3]), 0)
-    context.nbytes = PLENTY
+    context.nbytes, context.rates = PLENTY, lambda: device[3:]  # type: ignore[method-assign]
     context.stream = context.copy_stream = stream
     context.here.entered = True
     addresses = count(1 << 36, 1 << 36)  # so far from each other that no block reaches the next

@@ -19,10 +19,10 @@ TABLE = f"{ROWS}, i32 chunk"
 
 
 class _Part(NamedTuple):
-    """Tensors begin .. end - 1 of the lists, which one launch serves."""
+    """Tensors begin .. begin + count - 1 of the lists, which one launch serves."""
 
     begin: int
-    end: int
+    count: int
     blocks: int
     pack: Callable[..., bytes]
     rest: tuple[int, ...]  # what follows the addresses in the table: sizes, first blocks
@@ -39,7 +39,7 @@ def _parts(sizes: tuple[int, ...], lists: int, chunk: int = CHUNK) -> list[_Part
         for size in mine:
             first.append(blocks)
             blocks += -(-size // chunk)
-        parts.append(_Part(begin, begin + len(mine), blocks, struct.Struct(f"{(lists + 2) * len(mine)}Q").pack,
+        parts.append(_Part(begin, len(mine), blocks, struct.Struct(f"{(lists + 2) * len(mine)}Q").pack,
                            (*mine, *first)))
     return parts
 
@@ -47,8 +47,8 @@ def _parts(sizes: tuple[int, ...], lists: int, chunk: int = CHUNK) -> list[_Part
 def tables(lists: Sequence[Arrays], chunk: int = CHUNK) -> list[tuple[_Part, bytes]]:
     """Returns each launch over lists of arrays, the first of which gives the sizes, with its table."""
     parts = _parts(tuple([a.size for a in lists[0]]), len(lists), chunk)
-    found = [(part, part.pack(*[a.ptr for arrays in lists for a in arrays[part.begin:part.end]], *part.rest))
-             for part in parts]
+    found = [(part, part.pack(*[a.ptr for arrays in lists for a in arrays[part.begin:part.begin + part.count]],
+                              *part.rest)) for part in parts]
     if memory.recorder:     # which does not see what is in a table
         memory.recorder.hold([a for arrays in lists for a in arrays])
     return found

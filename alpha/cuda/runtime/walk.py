@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 from math import gcd
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from alpha.backend import HALF_DTYPES
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE
+from alpha.ops.conv_desc import ceil_div
 
 THREADS = 256      # of a block
 BLOCKS = 1056      # keep a large GPU busy: 8 per multiprocessor of an H100. Fixed, so that no sum depends on the GPU
@@ -22,11 +23,11 @@ WALK = "block[40] walk"
 LANES = {dtype: 16 // size for dtype, size in ITEMSIZE.items()}  # elements of 16 bytes
 
 
-def per_piece(source: str, entry: str, args: str, **options: Any) -> dict[tuple[str, bool], Kernel]:
+def per_piece(source: str, entry: str, args: str) -> dict[tuple[str, bool], Kernel]:
     """Returns kernels by (dtype, whether they read pieces of 16 bytes, or single elements)."""
     kernels = {}
     for wide, name in ((True, entry), (False, f"{entry}_single")):
-        found = per_dtype(source, name, args, threads=THREADS, **options)
+        found = per_dtype(source, name, args, threads=THREADS)
         kernels.update({(dtype, wide): kernel for dtype, kernel in found.items()})
     return kernels
 
@@ -62,10 +63,6 @@ class Walk(NamedTuple):
     chunks: int
     chunk: int    # rows of a block
     block: bytes  # the kernel's argument
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 @lru_cache(maxsize=4096)

@@ -159,7 +159,7 @@ def test_scales_far_from_one_do_not_overflow_on_the_way():
     case = square("scales", 2, 1, 8, 8, 1)
     x, w = np.zeros(case.x_shape, np.float16), np.ones(case.w_shape, np.float16)
     x[0], w[:4] = 2.0 ** -14, 2.0 ** -14
-    given = [operands.Operand(a.ptr, a.shape, "float16", 1, upload(np.array([scale], np.float32)), a, a)
+    given = [operands.Operand(a.ptr, "float16", upload(np.array([scale], np.float32)), a, a)
              for a, scale in ((upload(x), 2.0 ** 100), (upload(w), 2.0 ** 30))]
     y = empty(case.desc.y_shape, "float32")
     SMALLEST["fprop"].on_operands(case.desc)(*given, y)

@@ -252,7 +252,7 @@ def test_scales_far_from_one_do_not_overflow_on_the_way(device):
     tile = next(t for t in tiles("fprop") if t.mode == ("float16", "float32"))
     x, w = np.zeros(case.x_shape, np.float16), np.ones(case.w_shape, np.float16)
     x[0], w[:4] = 2.0 ** -14, 2.0 ** -14
-    operands = [Operand(a.ptr, a.shape, "float16", 1, upload(np.array([scale], np.float32)), a, a)
+    operands = [Operand(a.ptr, "float16", upload(np.array([scale], np.float32)), a, a)
                 for a, scale in ((upload(x), 2.0 ** 100), (upload(w), 2.0 ** 30))]
     y = empty(case.desc.y_shape, "float32")
     tile.on_operands(case.desc)(*operands, y)
@@ -269,7 +269,7 @@ def test_results_of_16_bits_are_scaled_too(device):
     tile = next(t for t in tiles("fprop") if t.mode == ("float16", "float16"))
     x, w = (ints(*shape, seed=seed, low=-1, high=2).astype(np.float16)
             for seed, shape in enumerate((case.x_shape, case.w_shape)))
-    operands = [Operand(a.ptr, a.shape, "float16", 1, upload(np.array([scale], np.float32)), a, a)
+    operands = [Operand(a.ptr, "float16", upload(np.array([scale], np.float32)), a, a)
                 for a, scale in ((upload(x), 1.0), (upload(w), 0.25))]
     y = empty(case.desc.y_shape, "float16")
     tile.on_operands(case.desc)(*operands, y)

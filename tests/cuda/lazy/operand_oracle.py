@@ -47,7 +47,7 @@ def split(x: np.ndarray, reads: str) -> tuple[list[np.ndarray], int, int]:
 
 
 def planes_of(a: Operand) -> np.ndarray:
-    assert (a.keep.ptr, a.keep.shape, a.keep.dtype) == (a.ptr, (a.planes, *a.shape), a.dtype)
+    assert (a.keep.ptr, a.keep.dtype) == (a.ptr, a.dtype)
     return memory.download(a.keep, "int16" if a.dtype == "bfloat16" else a.dtype)
 
 
@@ -69,7 +69,7 @@ def bits(a: np.ndarray) -> np.ndarray:
 
 def check(x: np.ndarray, reads: str, a: Operand) -> None:
     expected, s, flag = split(x, reads)
-    assert (a.shape, a.dtype, a.planes) == (x.shape, "float16", len(expected)) and a.ptr % 256 == 0
+    assert (a.keep.shape, a.dtype) == ((len(expected), *x.shape), "float16") and a.ptr % 256 == 0
     assert item(a.scale) == np.ldexp(np.float32(1), -s) and item(a.flag) == flag
     for plane, (ours, theirs) in enumerate(zip(planes_of(a), expected)):
         wrong = np.flatnonzero(bits(ours) != bits(theirs))

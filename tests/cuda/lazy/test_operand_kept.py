@@ -31,8 +31,7 @@ def test_an_operand_is_made_once():
     before, later = x.reshaped((48,)), operand(x, "float16x2")
     assert operand(x, "float16x2") is later
     for view in (before, x.reshaped((8, 6))):
-        a = operand(view, "float16x2")
-        assert a == later._replace(shape=view.shape)
+        assert operand(view, "float16x2") is later
     assert operand(x, "float16").ptr != later.ptr
     assert set(x.derived) == {"float16x2", "float16", "scale of float16x2", "scale of float16"}
 

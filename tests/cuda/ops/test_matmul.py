@@ -54,7 +54,7 @@ def test_agrees_with_the_cpu(case):
 
 @pytest.mark.parametrize("transpose_a, transpose_b", [(False, False), (False, True), (True, False)])
 def test_every_tile_is_bitwise_right_on_integers(device, transpose_a, transpose_b):
-    from alpha.cuda.conv.split import Partial
+    from alpha.cuda.conv.split import workspace
     from alpha.cuda.ops import matmul as module
     from alpha.cuda.runtime.memory import download, empty, upload
     for tile, split in itertools.product(module.TILES, (1, 2, 3)):
@@ -69,10 +69,10 @@ def test_every_tile_is_bitwise_right_on_integers(device, transpose_a, transpose_
             right = np.ascontiguousarray(b.swapaxes(1, 2)) if transpose_b else b
             grid = -(-m // tile.rows), -(-n // tile.columns)
             tiles = 2 * grid[0] * grid[1]
-            partial = Partial(tiles * split if split > 1 else 0, tile.rows * tile.columns)
+            meeting = workspace(tiles * split if split > 1 else 0, tile.rows * tile.columns)
             kernel = module.KERNELS[tile, transpose_a, transpose_b, split > 1]
             operands = upload(left), upload(right), upload(bias)
-            kernel((tiles, split), *operands, y, *partial.arguments(), None, 1, 1, m, n, k, *grid, False)
+            kernel((tiles, split), *operands, y, *meeting, None, 1, 1, m, n, k, *grid, False)
             assert_equal_at(download(y, "float32"), a @ b + bias, name=f"{tile} split {split} {m} x {n} x {k}")
 
 

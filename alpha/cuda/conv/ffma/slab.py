@@ -13,7 +13,7 @@ from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import Slabs, dgrad_slabs, fprop_slabs, multiples, oversized
-from alpha.cuda.conv.split import SPLITS, Partial, cut, refusal, shares
+from alpha.cuda.conv.split import SPLITS, cut, refusal, shares, workspace
 from alpha.cuda.lazy import EXACT_ARGS, UNFLAGGED
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
@@ -116,13 +116,6 @@ class SlabTile(ConvTile):
         """Returns (number of tiles, slabs of each) per class, the longest first."""
         return self.slabs_of(desc).slabs(self.tile.rows, self.tile.columns, self.tile.k)
 
-    def work_list(self, desc: ConvDesc | CoConvDesc, split: int) -> tuple[np.ndarray, Partial]:
-        """Returns the work list, and where the slices of its sums meet."""
-        slabs, tile = self.slabs_of(desc), self.tile
-        counts, each = zip(*self.sums(desc))
-        work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), split)
-        return work, Partial(slots, tile.rows * tile.columns)
-
     def prepare(self, desc: ConvDesc) -> Launch:
         run = self.run_of(desc)
 
@@ -132,14 +125,15 @@ class SlabTile(ConvTile):
 
     def run_of(self, desc: ConvDesc | CoConvDesc) -> Callable[..., None]:
         """Returns run(in, w, out, epilogue, scaled): a launch, `scaled` being what reading planes takes."""
-        slabs = self.slabs_of(desc)
-        work, partial = self.work_list(desc, self.cheapest(desc)[0])
+        slabs, tile, (counts, each) = self.slabs_of(desc), self.tile, zip(*self.sums(desc))
+        work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), self.cheapest(desc)[0])
         kernel, grid, arrays = self.kernel, len(work), (upload(slabs.classes), upload(work))
+        floats = tile.rows * tile.columns
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.columns, slabs.w_row
 
         def run(x: Any, w: Any, y: Array, epilogue: Epilogue, scaled: tuple[Any, ...]) -> None:
             b, relu = epilogue
-            kernel(grid, x, w, b, y, *partial.arguments(), *arrays, *sizes, relu, *scaled)
+            kernel(grid, x, w, b, y, *workspace(slots, floats), *arrays, *sizes, relu, *scaled)
         return run
 
 

@@ -16,7 +16,7 @@ from alpha.cuda.conv.ffma import gemm
 from alpha.cuda.conv.ffma.gemm import Tile, makespan
 from alpha.cuda.conv.padded import Padded
 from alpha.cuda.conv.planner import PRECISIONS, conversion, plan, precision_of, rank
-from alpha.cuda.conv.split import SPLITS, Partial, refusal, shares
+from alpha.cuda.conv.split import SPLITS, refusal, shares, workspace
 from alpha.cuda.ops.matmul import rows
 from alpha.cuda.ops.pointwise import as_float32, convert_into
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
@@ -156,14 +156,15 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
 def _launch(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
     bias, relu = epilogue
-    kernel, grid, partial, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b)
-    kernel(grid, a, b, bias, y, *partial.arguments(), p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *tiles, relu)
+    kernel, grid, meeting, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b)
+    kernel(grid, a, b, bias, y, *workspace(*meeting), p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *tiles, relu)
 
 
 @lru_cache(maxsize=4096)
 def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: bool
-            ) -> tuple[Kernel, tuple[int, int], Partial, tuple[int, int], float]:
-    """Returns the kernel of the tile with the least estimated time, its grid, workspace, tiles, and that time."""
+            ) -> tuple[Kernel, tuple[int, int], tuple[int, int], tuple[int, int], float]:
+    """Returns the kernel of the tile with the least estimated time, its grid, what `workspace` takes, its tiles, and
+    that time."""
     vector = 1 if (m if transpose_a else k) % 4 or (k if transpose_b else n) % 4 else 4  # floats that a copy may move
 
     def sums(tile: Tile) -> list[tuple[int, int]]:
@@ -177,6 +178,6 @@ def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: 
                        if tile.vector == vector
                        and (split == 1 or not refusal(sums(tile), split, tile.blocks * device().sm_count))), key=cost)
     tiles = sums(tile)[0][0]
-    partial = Partial(tiles * split if split > 1 else 0, tile.rows * tile.columns)
-    return (KERNELS[tile, transpose_a, transpose_b, split > 1], (tiles, split), partial,
+    meeting = tiles * split if split > 1 else 0, tile.rows * tile.columns
+    return (KERNELS[tile, transpose_a, transpose_b, split > 1], (tiles, split), meeting,
             (ceil_div(m, tile.rows), ceil_div(n, tile.columns)), cost((tile, split)))

@@ -200,7 +200,8 @@ def max_pool2d_cuda(x: Array, **window: Pair) -> tuple[Array, Array]:
     y, place = _max_pool(_WIDE if wide else _ROWS if rows else _NAMED, x, plan_of, "int32" if wide else "uint8")
     if wide:
         return y, place
-    return y, lazy.pack(place, "int32", (x.shape[1:3], window), partial(_write_index, x.shape, window))
+    return y, lazy.Packed(place, place.shape, "int32", (x.shape[1:3], window),
+                          partial(_write_index, x.shape, window))
 
 
 def _has_strips(x: Array, kernel_size: Pair, **others: Pair) -> bool:

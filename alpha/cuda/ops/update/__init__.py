@@ -37,7 +37,7 @@ def _update(kernels: dict[str, Kernel], lists: Sequence[Arrays], factor: Array |
     """Runs a step: `lists` are those that it changes, in its order, and last the one that it reads, times factor."""
     kernel, kept = kernels[lists[0][0].dtype], memory.recorder and memory.recorder.kept(coefficients)
     for part, table in tables(lists):
-        kernel(part.blocks, table, part.end - part.begin, CHUNK, factor, kept, *coefficients)
+        kernel(part.blocks, table, part.count, CHUNK, factor, kept, *coefficients)
 
 
 @ops.sgd_step.impl("cuda")
@@ -84,9 +84,9 @@ def ema_step_cuda(averages: Arrays, params: Arrays, *, decay: float) -> None:
 def sums_of_squares_cuda(tensors: Arrays) -> Array:
     squares, y = _SQUARES[tensors[0].dtype], empty((len(tensors),), "float32")
     for part, table in tables([tensors]):
-        count, partial = part.end - part.begin, empty((part.blocks,), "float32")
-        squares(part.blocks, table, count, CHUNK, partial)
-        _TOTALS(count, table, count, partial, part.blocks, y.ptr + 4 * part.begin)
+        partial = empty((part.blocks,), "float32")
+        squares(part.blocks, table, part.count, CHUNK, partial)
+        _TOTALS(part.count, table, part.count, partial, part.blocks, y.ptr + 4 * part.begin)
     return y
 
 

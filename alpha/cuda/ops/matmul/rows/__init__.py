@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from alpha.cuda import lazy
 from alpha.cuda.conv.planner import ABSENT
-from alpha.cuda.conv.split import Partial
+from alpha.cuda.conv.split import workspace
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.ops.shape import permute_cuda
 from alpha.cuda.runtime.context import context
@@ -18,7 +18,6 @@ from alpha.ops.algorithms.names import Request
 from alpha.ops.conv_desc import ceil_div
 from alpha.ops.matmul import MOST_SPARSE_ROWS as MOST_ROWS
 
-_partial = lru_cache(maxsize=64)(Partial)
 WARPS, STEP = 8, 256                # STEP: of the sum that a block lists at a time
 FULL = 16                           # warps of a multiprocessor that keep its memory busy
 BLOCKS = 4                          # of a multiprocessor, in slices of sums
@@ -60,8 +59,8 @@ def multiply_without_zeros(m: int, n: int, k: int, x: Array, w: Array, y: Array,
     turned = lazy.kept_with(w, f"{x.dtype} transposed", lambda: permute_cuda(weights.reshaped((n, k)), axes=(1, 0)))
     rows, tiles = 1 if m == 1 else MOST_ROWS, ceil_div(n, 32 * LANES[x.dtype])
     slices, each = _slices(tiles, k, context.sm_count)
-    partial = _partial(tiles * slices if slices > 1 else 0, rows * 32 * LANES[x.dtype] * WARPS)
-    WITHOUT_ZEROS[x.dtype, rows]((tiles, slices), x, turned, bias, scale, y, m, n, k, relu, *partial.arguments(), each)
+    slots, arrived = workspace(tiles * slices if slices > 1 else 0, rows * 32 * LANES[x.dtype] * WARPS)
+    WITHOUT_ZEROS[x.dtype, rows]((tiles, slices), x, turned, bias, scale, y, m, n, k, relu, slots, arrived, each)
 
 
 def skips_zeros(request: Request, m: int, n: int, k: int, x: Array, w: Array, y: Array) -> bool:
