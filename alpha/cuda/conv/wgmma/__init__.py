@@ -280,7 +280,8 @@ class Wgmma(OnOperands):
         stored = box.stored
         if self.pooled:
             n, height, width, of_y = out_shape
-            out_shape, stored = (n, height // 2, width // 2, of_y), stored.halved
+            out_shape = n, height // 2, width // 2, of_y
+            stored = stored._replace(height=stored.height // 2, width=stored.width // 2)
         out_box = OUT_ROW // ITEMSIZE[self.writes], *stored.spans
 
         # of float32 as it is stored (conv/as_stored.py) an element counts as two
