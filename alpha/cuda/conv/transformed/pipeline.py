@@ -180,13 +180,14 @@ class Transformed(Candidate):
     def _chunks(self, desc: ConvDesc, s: Sizes, outer: int) -> list[tuple[Any, Any, Any]]:
         """Returns for each chunk the launches from and to maps, of so many written channels, and of the product."""
         inputs, outputs = map_cuts(self.way, self.pass_name, desc)
+        outputs = outputs._replace(shape=(*outputs.shape[:3], outer))
         kernels, inner, written = s.kernels, s.tiles.inner, "outputs_t" if self.pass_name == "wgrad" else "outputs"
         found = []
         for tile, count in s.chunks:
             product = self._product(s, count, outer)
             found.append((
                 kernels.step("inputs", inputs, tile, count),
-                kernels.step(written, outputs.channels(outer), tile, count),
+                kernels.step(written, outputs, tile, count),
                 kernels.sums(count, inner) if kernels.depthwise else self._multiplier(product).prepare(product)))
         return found
 
