@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -13,6 +11,7 @@ from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.split import LEAST_SLABS, MOST_WAVES, SPLITS, Share, cut, refusal, shares, slices_of
 from benchmarks.shapes import SHAPES
 from tests.conv_cases import square
+from tests.cuda.conv.checks import cut_into
 
 SUMS = [(3, 288), (5, 192), (2, 100), (4, 7), (1, 0)]
 
@@ -89,15 +88,15 @@ LAYERS = (*(shape.desc for shape in SHAPES), *(square("", n, hw, ic, ic, 3, 1, 1
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_a_tile_takes_the_split_with_the_least_estimate(pass_name):
-    kind = partial(SlabTile, pass_name)
     seen = set()
     for desc in LAYERS:
         for tile in TILES:
             if desc.ic % 4 == 0 or tile.vector == 1:
-                free = kind(tile)
-                cut = [c for c in (kind(tile, split) for split in SPLITS) if c.split == 1 or not refusal(
-                    c.sums(desc), c.split, c.resident * 132)]
-                assert time_us(free.cost(desc)) == min(time_us(c.cost(desc)) for c in cut)
-                assert free.cost(desc) == kind(tile, free.cheapest(desc)[0]).cost(desc)
+                free = SlabTile(pass_name, tile)
+                cut = [cut_into(free, split) for split in SPLITS]
+                costs = {c.splits[0]: c.cost(desc) for c in cut if c.splits == (1,) or not refusal(
+                    c.sums(desc), *c.splits, c.resident * 132)}
+                assert time_us(free.cost(desc)) == min(map(time_us, costs.values()))
+                assert free.cost(desc) == costs[free.cheapest(desc)[0]]
                 seen.add(free.cheapest(desc)[0])
     assert len(seen) > 5

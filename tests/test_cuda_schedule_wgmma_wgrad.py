@@ -9,7 +9,7 @@ import pytest
 from alpha.cuda.conv.costs import time_us
 from alpha.cuda.conv.wgmma.schedule import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import UNIT_FIELDS, WORKSPACE_BYTES, cut, memory_us, schedule
-from alpha.cuda.conv.wgmma.taps import BLOCK, Tiling, longest_chain
+from alpha.cuda.conv.wgmma.taps import BLOCK, Tiling, consumers, longest_chain
 from alpha.cuda.conv.wgmma.wgrad import CANDIDATES
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv_desc import Axis
@@ -58,7 +58,7 @@ def carry_out(desc, tiling, plan, x, g):
             turn = 0
             while k0 < k1:
                 blocks, h0, w0, height, width, first, count, _ = next(segments)
-                assert tiling.consumers == 2 or count in (1, tiling.taps)
+                assert consumers(tiling.rows) == 2 or count in (1, tiling.taps)
                 for k in range(k0, min(k1, blocks), step):
                     a, lines = _boxes(desc, plan, _positions(k, pixels, tiling.strip, width), (h0, w0, height, width),
                                       x, g, [(shifts[t], outs[t]) for t in range(first, first + count)])

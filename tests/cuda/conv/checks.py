@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from copy import copy
+from typing import Any
+
 import numpy as np
 
 from alpha.backend import get_backend
+from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.planner import Candidate
+from alpha.cuda.conv.split import refusal
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 from tests.cuda.agree import ints
+
+
+def cut_into(tile: Any, split: int) -> Any:
+    """Returns a SlabTile as one that cuts its longest sums into so many slices, and serves where that pays."""
+    class Cut(type(tile)):
+        splits = (split,)
+
+        def rejection(self, desc):
+            reason = super().rejection(desc)
+            if reason or split == 1:
+                return reason
+            return refusal(self.sums(desc), split, self.resident * device().sm_count)
+
+    found = copy(tile)
+    found.__class__, found.name = Cut, f"{tile.name} split {split}"
+    return found
 
 
 def check(case: Case, candidate: Candidate) -> None:

@@ -15,7 +15,7 @@ from tests.conv_cases import CASES as CATALOGUE
 from tests.conv_cases import Case as Shape
 from tests.conv_cases import small_cases, square
 from tests.cuda.agree import Case, agree, ints
-from tests.cuda.conv.checks import check
+from tests.cuda.conv.checks import check, cut_into
 from tests.cuda.process import EMULATED
 
 pytestmark = pytest.mark.cuda
@@ -47,7 +47,7 @@ def in_float32(pass_name: str) -> list:
     from alpha.cuda.conv.split import SPLITS
     found = [c for c in planner.candidates(pass_name) if c.reads == "float32"]
     return [each for c in found for each in (
-        [type(c)(pass_name, c.tile, split) for split in SPLITS] if isinstance(c, SlabTile) else [c])]
+        [cut_into(c, split) for split in SPLITS] if isinstance(c, SlabTile) else [c])]
 
 
 @pytest.mark.parametrize("cases", [SMALL, ALIGNED, LONG], ids=["small", "aligned", "long"])
@@ -55,7 +55,7 @@ def in_float32(pass_name: str) -> list:
 def test_every_candidate_is_bitwise_right_on_integers(device, pass_name, cases):
     served = set()
     for candidate in in_float32(pass_name):
-        if EMULATED and getattr(candidate, "split", 1) > 1 and cases is not LONG:
+        if EMULATED and getattr(candidate, "splits", (1,)) != (1,) and cases is not LONG:
             continue  # its tile is there without slices too
         for case in cases:
             if not candidate.rejection(case.desc):
@@ -79,7 +79,7 @@ def test_many_rows_and_columns_fill_several_tiles(device, pass_name):
 def test_every_split_is_reached(device, pass_name):
     """Else its slices would go untested."""
     from alpha.cuda.conv.ffma.slab import SlabTile
-    split = [c for c in in_float32(pass_name) if isinstance(c, SlabTile) and c.split > 1]
+    split = [c for c in in_float32(pass_name) if isinstance(c, SlabTile) and c.splits != (1,)]
     assert len(split) > 50
     assert [c.name for c in split if all(c.rejection(case.desc) for case in LONG)] == []
 
@@ -132,7 +132,7 @@ def test_a_plan_shows_what_was_chosen_and_why_not_the_others(device):
     assert len(lines) == 1 + len(planner.candidates("dgrad", "fp32", ("direct", "winograd", "fft")))
     assert sum(line.startswith("* ks_deconv") and line.endswith(" us") for line in lines) == 1
     assert sum("5 input and 8 output channels of a group are no multiples of 4" in line for line in lines) > 1
-    unaligned = next(c for c in in_float32("dgrad") if getattr(c, "split", 0) == 8 and c.tile.vector == 1)
+    unaligned = next(c for c in in_float32("dgrad") if getattr(c, "splits", ()) == (8,) and c.tile.vector == 1)
     reason = unaligned.rejection(square("", 2, 4, 5, 8, 3, 1, 1).desc)
     assert re.fullmatch(r"the longest sum has 9 slabs, and a slice of it at least \d", reason)
 

@@ -19,14 +19,14 @@ from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_p
 from tests.cuda.agree import floats
 from tests.cuda.conv import test_conv_wgmma as wgmma
 from tests.cuda.conv import test_conv_wgmma_wgrad as wgmma_wgrad
+from tests.cuda.conv.checks import cut_into
 from tests.cuda.conv.test_conv_wgmma import fetched, stored
 from tests.cuda.process import EMULATED
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
 PASSES = ("fprop", "dgrad", "wgrad")
-UNSPLIT = tuple(mma.MmaSlab(c.pass_name, c.mode, c.tile, 1) if isinstance(c, mma.MmaSlab) else c
-                for c in mma.CANDIDATES)
+UNSPLIT = tuple(cut_into(c, 1) if isinstance(c, mma.MmaSlab) else c for c in mma.CANDIDATES)
 SMALLEST = {p: next(c for c in UNSPLIT if c.pass_name == p and c.reads == "float16" and c.writes == "float32"
                     and c.tile.rows == 64) for p in PASSES}
 
@@ -73,7 +73,7 @@ def test_every_tile_is_right_in_every_mode(candidate):
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_sums_in_slices_get_bias_and_relu_too(pass_name):
-    for candidate in (mma.MmaSlab(pass_name, c.mode, c.tile, 2) for c in mma.CANDIDATES
+    for candidate in (cut_into(c, 2) for c in mma.CANDIDATES
                       if c.pass_name == pass_name and c.writes != "float16"):
         fitting = [case for case in SLICED if not candidate.rejection(case.desc)]
         assert fitting

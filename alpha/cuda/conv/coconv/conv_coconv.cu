@@ -237,14 +237,6 @@ private:
   }
 };
 
-// Which of a tile's 64 rows are stored.
-struct StoredRows {
-  const int height, width;  // of the tile that exist
-
-  INLINE bool all() const { return height >= 8 && width >= 8; }
-  INLINE bool operator()(int row) const { return row / 8 < height && row % 8 < width; }
-};
-
 // The sums of SOME columns of a tile, all of one level, in float32 (conv/exact/exact_sum.cuh), by all threads of a consumer; left:
 // the first.
 template <bool DGRAD, int SOME>
@@ -301,8 +293,10 @@ INLINE void store_tile(const Levels &t, OutBoxes<Tile, OUT> &out, const float (&
   if constexpr (N != Tile::SUMS) {  // nothing is counted: squares of what planes do not hold may exceed float32
     out.one(sum, number, finish, store);
   } else if (t.statistics) {
-    const StoredRows rows = {t.height - at.h, t.width - at.w};
-    const TileStatistics<OUT> statistics = {t.statistics, t.columns, column, t.columns - column, rows.all(), rows};
+    const int height = t.height - at.h, width = t.width - at.w;  // of the tile that exist
+    const TileStatistics<OUT> statistics = {t.statistics, t.columns, column, t.columns - column,
+                                            height >= 8 && width >= 8,
+                                            [&](int row) { return row / 8 < height && row % 8 < width; }};
     out(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
   } else {
     out(sum, finish, store, [](const char *, int) {});

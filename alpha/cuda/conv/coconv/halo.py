@@ -11,9 +11,8 @@ import numpy as np
 from alpha.cuda.conv import wgmma
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import sum_of
-from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
-from alpha.cuda.conv.wgmma import BF16, CONSUMERS, FP16, FP32, SHARED_BYTES, TF32, THREADS, Mode, launch_of_arrays
+from alpha.cuda.conv.wgmma import BF16, CONSUMERS, FP16, FP32, SHARED_BYTES, TF32, THREADS, Mode, OnOperands, Run
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -49,7 +48,7 @@ class Fit(NamedTuple):
     held: bool
 
 
-class Halo(Candidate):
+class Halo(OnOperands):
     """One tile in one mode and pass."""
 
     def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
@@ -111,7 +110,8 @@ class Halo(Candidate):
         return Cost((Stage(max(clocks / on.rate("clocks"), copied), nbytes=moved, depth=c.depth, launches=1,
                            seen=c.seen),))
 
-    def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
+    def on_operands(self, desc: CoConvDesc) -> Run:
+        """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue)."""
         fit, fprop, (in_shape, out_shape) = self.fit(desc), self.pass_name == "fprop", self._shapes(desc)
         assert isinstance(fit, Fit)
         of_row, each = (self.tile.columns, fit.unit) if fprop else (CHUNK, STEP)
@@ -137,7 +137,7 @@ class Halo(Candidate):
             parts = statistics.attach(y, CONSUMERS * grid) if fprop else None
             self.kernel(grid, maps(x.ptr, w.ptr, y.ptr), b, x.scale, w.scale, parts, table, *sizes, relu, streams,
                         *exact, 0)
-        return launch_of_arrays(self.pass_name, self.reads, run)
+        return run
 
 
 def refused(desc: CoConvDesc) -> str | None:
@@ -197,7 +197,7 @@ class Cut(NamedTuple):
     slices: int
 
 
-class HaloWgrad(Candidate):
+class HaloWgrad(OnOperands):
     """The kernel that reads one kind of operands.  It writes float32."""
 
     pass_name = "wgrad"
@@ -242,7 +242,8 @@ class HaloWgrad(Candidate):
         return Cost((Stage(max(clocks / on.rate("clocks"), copied), nbytes=moved, depth=c.depth, launches=1,
                            seen=c.seen), added))
 
-    def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
+    def on_operands(self, desc: CoConvDesc) -> Run:
+        """Returns the launch that takes what the tensor cores read, (x, g, dw)."""
         cut, (*pixels, ic), oc = self.cut(desc), desc.x_shape, desc.y_shape[3]
         table = upload(dilations_of(desc, CHUNK, cut.unit))
         add_up = sum_of([
@@ -261,7 +262,7 @@ class HaloWgrad(Candidate):
             slots = empty((grid * SLOT,), "float32")
             self.kernel(grid, maps(x.ptr, g.ptr, x.dtype), slots, x.scale, g.scale, table, *sizes, *exact, 0)
             add_up(slots, dw)
-        return launch_of_arrays("wgrad", self.reads, run)
+        return run
 
 
 TILES = {FP32: (Tile(64, 1), Tile(128, 1)),

@@ -19,9 +19,9 @@ from alpha.cuda.conv.ffma.gemm import TILES
 from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.mma.gemm import MmaTile
-from alpha.cuda.conv.planner import Candidate, Launch
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import multiples, oversized
-from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, launch_of_arrays, wgrad
+from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, OnOperands, wgrad
 from alpha.cuda.lazy import statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING
 from alpha.cuda.runtime.memory import ITEMSIZE, Array
@@ -50,7 +50,7 @@ class MmaLevels(Levels, mma.MmaSlab):
     """On tensor cores."""
 
 
-class ByLevel(Candidate):
+class ByLevel(OnOperands):
     """Tiles of one unit in one mode: each level has the one that is fastest for it, by estimate.
 
     Args:
@@ -77,7 +77,11 @@ class ByLevel(Candidate):
         tiles = zip(self.best(desc), desc.levels)
         return Cost(tuple(stage for tile, (_, level) in tiles for stage in tile.cost(level).stages))
 
-    def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
+    def prepare(self, desc: CoConvDesc) -> Launch:
+        return self.on_operands(desc) if self.reads == "float32" else super().prepare(desc)
+
+    def on_operands(self, desc: CoConvDesc) -> Launch:
+        """Returns the launch that takes what the tiles read."""
         channels = desc.y_shape[3]
         runs = [tile.on_operands(level, first, channels) for tile, (first, level) in zip(self.best(desc), desc.levels)]
         slots = self._slots(desc) if self.pass_name == "fprop" else 0
@@ -88,7 +92,7 @@ class ByLevel(Candidate):
                 more = epilogue, statistics.attach(out, slots) if slots else None
             for run in runs:
                 run(a, b, out, *more, **exact)
-        return launch if self.reads == "float32" else launch_of_arrays(self.pass_name, self.reads, launch)
+        return launch
 
     def _slots(self, desc: CoConvDesc) -> int:
         """Returns how many slots the statistics of y have, 0 for none: sums in slices and clusters count nothing, and

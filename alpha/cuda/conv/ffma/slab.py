@@ -74,19 +74,18 @@ class SlabTile(ConvTile):
 
     Args:
         pass_name: "fprop" or "dgrad".
-        split: into how many slices the longest sums are cut; 0: as many as are done first by estimate. Those of tiles
-            with `terms` are not cut.
         elements: the macros ELEMENT and OUT of tiles on tensor cores.
     """
 
-    def __init__(self, pass_name: str, tile: Tile | MmaTile, split: int = 0, name: str = "",
-                 elements: dict[str, str] | None = None) -> None:
-        self.pass_name, self.split, self.b_kmajor = pass_name, split, pass_name == "fprop"
+    splits = SPLITS  # into how many slices the longest sums may be cut
+
+    def __init__(self, pass_name: str, tile: Tile | MmaTile, name: str = "", elements: dict[str, str] | None = None
+                 ) -> None:
+        self.pass_name, self.b_kmajor = pass_name, pass_name == "fprop"
         rows, segments = 2 * tile.rows + tile.columns * self.b_kmajor, 1 if self.b_kmajor else MOST_SEGMENTS
         kernel = Kernel("conv_slab.cu", ENTRIES[pass_name], SLAB_ARGS, threads=tile.threads,
                         defines={**tile.defines, **(elements or {})}, shared=tile.shared_bytes(True, self.b_kmajor))
-        name = name or f"{ENTRIES[pass_name]} {tile}"
-        super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernel,
+        super().__init__(tile, name or f"{ENTRIES[pass_name]} {tile}", kernel,
                          8 * rows + SEGMENT_BYTES * segments + 64)
         self.slabs_of: Callable[[ConvDesc | CoConvDesc], Slabs] = SLABS[pass_name]
         self.copied = ("input",) if pass_name == "fprop" else ("input", "output")
@@ -94,10 +93,7 @@ class SlabTile(ConvTile):
     def rejection(self, desc: ConvDesc) -> str | None:
         if self.pass_name == "dgrad" and len(desc.levels) > MOST_SEGMENTS:
             return f"{len(desc.levels)} levels, a sum has at most {MOST_SEGMENTS} segments"
-        reason = super().rejection(desc)
-        if reason or self.split <= 1:
-            return reason
-        return refusal(self.sums(desc), self.split, self.resident * device().sm_count)
+        return super().rejection(desc)
 
     def cost(self, desc: ConvDesc) -> Cost:
         return self.cheapest(desc)[1]
@@ -108,9 +104,8 @@ class SlabTile(ConvTile):
     def cheapest(self, desc: ConvDesc | CoConvDesc) -> tuple[int, Cost]:
         """Returns into how many slices the longest sums are cut, so that all is done first, and what that costs."""
         sums, slab_clocks, blocks = self.sums(desc), self.slab_clocks(), self.resident * device().sm_count
-        splits = [self.split] if self.split else [s for s in SPLITS if s == 1 or not refusal(sums, s, blocks)]
-        return min(((split, makespan(slab_clocks, self.tile.threads, shares(sums, split)))
-                    for split in splits), key=lambda option: time_us(option[1]))
+        return min(((split, makespan(slab_clocks, self.tile.threads, shares(sums, split))) for split in self.splits
+                    if split == 1 or not refusal(sums, split, blocks)), key=lambda option: time_us(option[1]))
 
     def sums(self, desc: ConvDesc | CoConvDesc) -> list[tuple[int, int]]:
         """Returns (number of tiles, slabs of each) per class, the longest first."""

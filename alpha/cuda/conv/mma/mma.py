@@ -41,9 +41,9 @@ class _Mma(OnOperands):
 class MmaSlab(_Mma, SlabTile):
     """A tile of conv_v2 or ks_deconv in one mode."""
 
-    def __init__(self, pass_name: str, mode: Mode, tile: MmaTile, split: int = 0) -> None:
+    def __init__(self, pass_name: str, mode: Mode, tile: MmaTile) -> None:
         self.mode, (self.reads, self.writes) = mode, mode
-        super().__init__(pass_name, tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}",
+        super().__init__(pass_name, tile, f"conv_mma {tile} {mode.reads} to {mode.writes}",
                          {"ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes]})
 
     def cost(self, desc: ConvDesc) -> Cost:

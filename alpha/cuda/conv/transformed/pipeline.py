@@ -10,7 +10,6 @@ transformed filters would be too large, the channels that are written go in bloc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -54,16 +53,6 @@ class Sizes(NamedTuple):
     outer: int    # written channels at a time
     numbers: int  # floats of a spectral point's channel
 
-    @property
-    def chunks(self) -> Iterator[tuple[int, int]]:
-        """Yields the first tile and the number of tiles of each chunk."""
-        return ((first, min(self.chunk, self.tiles.count - first)) for first in range(0, self.tiles.count, self.chunk))
-
-    @property
-    def blocks(self) -> Iterator[tuple[int, int]]:
-        """Yields the first channel and the number of channels of each block."""
-        return ((first, min(self.outer, self.tiles.outer - first)) for first in range(0, self.tiles.outer, self.outer))
-
     def floats(self, channels: int) -> int:
         """Returns the floats of the transformed tiles of a chunk."""
         return self.chunk * self.numbers * channels
@@ -73,6 +62,11 @@ class Sizes(NamedTuple):
         """Returns those of the transformed filters of a block; of complex ones a number is a matrix of 2 x 2."""
         pairs = self.outer if self.kernels.depthwise else self.tiles.inner * self.outer
         return self.numbers * pairs * (1 if self.kernels.depthwise else self.kernels.parts)
+
+
+def _pieces(count: int, most: int) -> list[tuple[int, int]]:
+    """Returns of each piece, of `most` at most, its first one and their number."""
+    return [(first, min(most, count - first)) for first in range(0, count, most)]
 
 
 class Transformed(Candidate):
@@ -180,13 +174,14 @@ class Transformed(Candidate):
     def _chunks(self, desc: ConvDesc, s: Sizes, outer: int) -> list[tuple[Any, Any, Any]]:
         """Returns for each chunk the launches from and to maps, of so many written channels, and of the product."""
         inputs, outputs = map_cuts(self.way, self.pass_name, desc)
+        outputs = outputs._replace(shape=(*outputs.shape[:3], outer))
         kernels, inner, written = s.kernels, s.tiles.inner, "outputs_t" if self.pass_name == "wgrad" else "outputs"
         found = []
-        for tile, count in s.chunks:
+        for tile, count in _pieces(s.tiles.count, s.chunk):
             product = self._product(s, count, outer)
             found.append((
                 kernels.step("inputs", inputs, tile, count),
-                kernels.step(written, outputs.channels(outer), tile, count),
+                kernels.step(written, outputs, tile, count),
                 kernels.sums(count, inner) if kernels.depthwise else self._multiplier(product).prepare(product)))
         return found
 
@@ -194,7 +189,7 @@ class Transformed(Candidate):
         s, turned, size = self.sizes(desc), self.pass_name == "dgrad", prod(desc.w_shape[1:])
         strides, step = ((size, desc.ic, 1), 1) if turned else ((1, desc.ic, size), size)
         steps = []
-        for first, outer in s.blocks:
+        for first, outer in _pieces(s.tiles.outer, s.outer):
             cut = filters_cut(s.tiles.inner, outer, (desc.h.f, desc.w.f), strides, turned)
             steps.append((4 * first * step, 4 * first, s.kernels.step("filters", cut), self._chunks(desc, s, outer)))
         sizes = s.filter_floats, s.floats(s.tiles.inner), s.floats(s.outer)
@@ -214,7 +209,7 @@ class Transformed(Candidate):
         s, depthwise = self.sizes(desc), desc.groups > 1
         inner, f, row = s.tiles.inner, (desc.h.f, desc.w.f), prod(desc.w_shape[1:])
         steps = []
-        for first, outer in s.blocks:
+        for first, outer in _pieces(s.tiles.outer, s.outer):
             filters, strides = (1, (0, 1, row)) if depthwise else (outer, (row, desc.ic, 1))
             steps.append((4 * first, 4 * first * row, self._chunks(desc, s, outer),
                           s.kernels.step("filters_t", filters_cut(filters, inner, f, strides))))

@@ -34,8 +34,10 @@ class PointSlabs(Slabs):
 class Forward(SlabTile):
     """M (tiles, points, outer) from V and U: the dgrad of a 1x1 convolution, as U's rows are the terms of the sum."""
 
+    splits = (1,)  # sums that are made of TERMS terms at a time are not cut
+
     def __init__(self, tile: Tile) -> None:
-        super().__init__("dgrad", tile, split=1)
+        super().__init__("dgrad", tile)
         self.slabs_of = lru_cache(maxsize=64)(lambda desc: PointSlabs(*dgrad_slabs(desc)))
 
 

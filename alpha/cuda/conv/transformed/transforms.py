@@ -40,10 +40,6 @@ class Cut(NamedTuple):
     def count(self) -> int:
         return self.shape[0] * self.grid[0] * self.grid[1]
 
-    def channels(self, number: int) -> Cut:
-        """Returns the cut of so many of the channels."""
-        return self._replace(shape=(*self.shape[:3], number))
-
     def packed(self, points: tuple[int, int, int], first: int = 0, count: int = 0) -> bytes:
         """Returns Tiles of tiles.cuh, for `count` tiles from `first` on, or all."""
         (_, h, w, c), (image, pixel, channel) = self.shape, self.strides

@@ -74,16 +74,6 @@ def pixels_as_images(desc: ConvDesc) -> ConvDesc:
     return replace(desc, n=images, h=POINT, w=POINT)
 
 
-def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
-    """Returns the launch of a pass that makes the operands, and runs."""
-    first, second = (KEEP[what] for what in READ_BY[pass_name])
-
-    def launch(x: Array, w: Array, *rest: Any, **more: Any) -> None:
-        a, c = operand(x, reads, keep=first), operand(w, reads, keep=second)
-        run(a, c, *rest, exact=exact(x, a, w, c), **more)
-    return launch
-
-
 def moved_bytes(pass_name: str, mode: Mode, desc: ConvDesc) -> tuple[int, int]:
     """Returns the bytes that fprop or dgrad must write, results, and read: the positions that have a part in any."""
     reads_y = pass_name == "dgrad"
@@ -149,12 +139,17 @@ def refusal(desc: ConvDesc) -> str | None:
 
 
 class OnOperands(Candidate):
-    """What reads operands: `on_operands` returns the launch that takes them."""
+    """What reads operands: `on_operands` returns the launch that takes them, `prepare` that which makes them too."""
 
     on_operands: Callable[..., Run]
 
-    def prepare(self, desc: ConvDesc) -> Launch:
-        return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
+    def prepare(self, desc: Any) -> Launch:
+        run, (first, second) = self.on_operands(desc), (KEEP[what] for what in READ_BY[self.pass_name])
+
+        def launch(x: Array, w: Array, *rest: Any, **more: Any) -> None:
+            a, c = operand(x, self.reads, keep=first), operand(w, self.reads, keep=second)
+            run(a, c, *rest, exact=exact(x, a, w, c), **more)
+        return launch
 
 
 class Wgmma(OnOperands):
@@ -288,7 +283,8 @@ class Wgmma(OnOperands):
         stored = box.stored
         if self.pooled:
             n, height, width, of_y = out_shape
-            out_shape, stored = (n, height // 2, width // 2, of_y), stored.halved
+            out_shape = n, height // 2, width // 2, of_y
+            stored = stored._replace(height=stored.height // 2, width=stored.width // 2)
         out_box = OUT_ROW // ITEMSIZE[self.writes], *stored.spans
 
         # of float32 as it is stored (conv/as_stored.py) an element counts as two

@@ -61,11 +61,6 @@ class Box(NamedTuple):
         height = min(self.height, STORED_ROWS // width)
         return Box(min(self.images, STORED_ROWS // (width * height)), height, width)
 
-    @property
-    def halved(self) -> Box:
-        """Returns the windows of 2 x 2 in it."""
-        return Box(self.images, self.height // 2, self.width // 2)
-
 
 @lru_cache(maxsize=1024)
 def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int = MOST_PIXELS) -> tuple[Box, ...]:

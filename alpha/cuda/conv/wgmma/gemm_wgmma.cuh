@@ -228,47 +228,17 @@ struct Finish {
   }
 };
 
-// A consumer's boxes of 64 rows x 128 bytes on their way to memory. They take turns across tiles too: a tile of one box
-// would overwrite what the store of the tile before still reads. Three or more are looked after one ahead: where all
-// threads meet once a box is written, the store that had the next box has read it. With two that would wait for the last
-// store.
-template <class T> struct BoxTurns {
-  static constexpr bool AHEAD = T::OUT_BOXES > 2;
+// A consumer's results in boxes of 64 rows x 128 bytes on their way to memory. They take turns across tiles too: a tile of
+// one box would overwrite what the store of the tile before still reads. Three or more are looked after one ahead: where
+// all threads meet once a box is written, the store that had the next box has read it. With two that would wait for the
+// last store.
+template <class T, class O> struct OutBoxes {
+  static constexpr int COLS = 128 / sizeof(O);  // columns of a box
+  static constexpr bool SCALED = sizeof(O) == 4, AHEAD = T::OUT_BOXES > 2;
   char *const boxes;
   int turn = 0;
 
-  INLINE explicit BoxTurns(char *smem) : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (T::OUT_BOXES * T::BOX)) {}
-
-  // Consumer: all threads write(box), then those of its first warp store(box). Nobody writes it before all meet again.
-  template <class Write, class Store> INLINE const char *next(Write write, Store store) {
-    const Place place;
-    char *box = boxes + turn * T::BOX;
-    turn = turn + 1 < T::OUT_BOXES ? turn + 1 : 0;
-    if (!AHEAD) {
-      if (place.thread < 32) ptx::bulk_wait_read<T::OUT_BOXES - 1>();  // the store that had this box has read it
-      ptx::bar_sync(1 + place.consumer, 128);
-    }
-    write(box);
-    ptx::fence_proxy_async_shared();
-    if (AHEAD && place.thread < 32) ptx::bulk_wait_read<T::OUT_BOXES - 2>();
-    ptx::bar_sync(1 + place.consumer, 128);
-    if (place.thread < 32) {
-      store(box);
-      ptx::bulk_commit();
-    }
-    return box;
-  }
-  // Once, at the end: memory has everything.
-  INLINE void drain() const { if (threadIdx.x % 128 < 32) ptx::bulk_wait<0>(); }
-};
-
-// Results in boxes of 128 / sizeof(O) columns.
-template <class T, class O> struct OutBoxes {
-  static constexpr int COLS = 128 / sizeof(O);  // columns of a box
-  static constexpr bool SCALED = sizeof(O) == 4;
-  BoxTurns<T> turns;
-
-  INLINE explicit OutBoxes(char *smem) : turns(smem) {}
+  INLINE explicit OutBoxes(char *smem) : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (T::OUT_BOXES * T::BOX)) {}
 
   // Consumer: stores 64 of its rows. store(box, col): issues the TMA stores of a box whose first column is col, by
   // lanes of the consumer's first warp, all of which are called. Row r of the box is r * 128 bytes behind its start.
@@ -290,19 +260,31 @@ template <class T, class O> struct OutBoxes {
     const auto change = [&](char *box) { (then(box, b * COLS), ...); };
     if (here.columns > 0) put(sum, 0, here, [&](const char *from) { store(from, b * COLS); }, change);
   }
-  INLINE void drain() const { turns.drain(); }
+  // Once, at the end: memory has everything.
+  INLINE void drain() const { if (threadIdx.x % 128 < 32) ptx::bulk_wait<0>(); }
 
 private:
+  // All threads write a box, those of the first warp store it. Nobody writes it before all meet again.
   template <int N, class Store, class Then>
   INLINE const char *put(const float (&sum)[N], int first, const Finish &finish, Store store, Then then) {
     const Place place;
-    return turns.next(
-        [&](char *to) {
-          if (finish.is_plain(SCALED)) write<true>(to, place, sum, finish, first, O());
-          else write<false>(to, place, sum, finish, first, O());
-          then(to);
-        },
-        store);
+    char *box = boxes + turn * T::BOX;
+    turn = turn + 1 < T::OUT_BOXES ? turn + 1 : 0;
+    if (!AHEAD) {
+      if (place.thread < 32) ptx::bulk_wait_read<T::OUT_BOXES - 1>();  // the store that had this box has read it
+      ptx::bar_sync(1 + place.consumer, 128);
+    }
+    if (finish.is_plain(SCALED)) write<true>(box, place, sum, finish, first, O());
+    else write<false>(box, place, sum, finish, first, O());
+    then(box);
+    ptx::fence_proxy_async_shared();
+    if (AHEAD && place.thread < 32) ptx::bulk_wait_read<T::OUT_BOXES - 2>();
+    ptx::bar_sync(1 + place.consumer, 128);
+    if (place.thread < 32) {
+      store(box);
+      ptx::bulk_commit();
+    }
+    return box;
   }
   // 16-bit: of the 16 matrices of 8 x 8 that a warp has in a box stmatrix stores four at once, two below each other and
   // their neighbours on the right; lane l gives the place of row l % 8 of matrix l / 8.

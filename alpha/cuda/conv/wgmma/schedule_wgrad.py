@@ -116,7 +116,7 @@ def _cut(desc: ConvDesc, tiling: Tiling, box: Box) -> Cut:
     work_us = sum(g.cost for g in of_tile) * tiling.block_us / tiling.blocks
     best: Cut | None = None
     for total, shares in _shares(tiling, of_tile):
-        count = sum(share.count for share in shares)
+        count = sum(each for _, each, _ in shares)
         if best and work_us + tiling.unit_us * count / tiling.blocks >= best.time_us:
             continue
         units = _units(tiling, of_tile, shares, total)
@@ -154,12 +154,7 @@ def _images(desc: ConvDesc, tiling: Tiling) -> int:
 
 
 # ---- units -----------------------------------------------------------------------------------------------------------
-class Share(NamedTuple):
-    """Into how many units a tile is cut, and what each costs, in the time of a block."""
-
-    tile: int
-    count: int
-    cost: float
+Share = tuple[int, int, float]  # a tile, into how many units it is cut, and what each costs, in the time of a block
 
 
 def _shares(tiling: Tiling, of_tile: list[Group]) -> Iterator[tuple[int, list[Share]]]:
@@ -179,12 +174,11 @@ def _shares(tiling: Tiling, of_tile: list[Group]) -> Iterator[tuple[int, list[Sh
                 break
             heapreplace(heap, (cost * count / (count + 1), tile, count + 1))
             there += 1
-        yield total, [Share(tile, count, -cost) for cost, tile, count in heap]
+        yield total, sorted((tile, count, -cost) for cost, tile, count in heap)
 
 
 def _units(tiling: Tiling, of_tile: list[Group], shares: list[Share], total: int) -> Units:
     """Returns the units of shares, of which there may be `total`."""
-    shares = sorted(shares)
     units = np.array([(tile, k, of_tile[tile].length, count) for tile, count, _ in shares for k in range(count)])
     cost = np.array([each for _, count, each in shares for _ in range(count)])
     owner = longest_first(cost + tiling.unit_us / tiling.block_us, min(tiling.blocks, len(units)))

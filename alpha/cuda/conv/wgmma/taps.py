@@ -60,10 +60,6 @@ class Tiling(NamedTuple):
         Where 64 rows of a tap have enough columns, each has half of these."""
         return 2 if self.rows == CONSUMER_ROWS and (self.taps > 1 or self.tap_columns < 2 * BLOCK) else 1
 
-    @property
-    def consumers(self) -> int:
-        return consumers(self.rows)
-
     def cost(self, width: int, taps: int) -> float:
         """Returns what a block or strip of a segment takes, in the time of a block, or pixel, where all is there."""
         side, c = min(width, self.strip), device().table.wgmma_wgrad
@@ -140,6 +136,6 @@ def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int, til
                 blocks = ceil_div(image_groups * (h1 - h0) * width, pixels * max(1, side))
                 for t in (t for t in taps if t - 1 not in taps and width):
                     count = next(n for n in range(1, len(ranges) + 1) if t + n not in taps)
-                    each = count if count == tiling.taps or tiling.consumers == 2 else 1
+                    each = count if count == tiling.taps or consumers(tiling.rows) == 2 else 1
                     found += [(blocks, h0, left, h1 - h0, width, tap, each, 0) for tap in range(t, t + count, each)]
     return tuple(sorted(found, key=lambda s: -s[0]))
