@@ -72,7 +72,7 @@ class sgd_step:
 
 def sgd_numbers(*, lr: float, momentum: float, dampening: float, nesterov: bool, weight_decay: float, first: bool
                 ) -> Numbers:
-    """Returns lr, weight_decay, keep, take, now, ahead: with momentum v = keep v + take d, and now d + ahead v counts."""
+    """Returns lr, weight_decay, and for v = keep v + take d, w -= lr (now d + ahead v): keep, take, now, ahead."""
     return (lr, weight_decay, *((0.0, 1.0) if first else (momentum, 1 - dampening)),
             *((1.0, momentum) if nesterov else (0.0, 1.0)))
 

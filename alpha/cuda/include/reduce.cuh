@@ -14,11 +14,10 @@ constexpr int THREADS = 256;  // of every block
 #ifndef PIECE
 #define PIECE 1
 #endif
-#define PIECE_KERNELS_OF(KERNELS, T, dtype) KERNELS(T, _##dtype, LANES<T>) KERNELS(T, _single_##dtype, PIECE)
 #define PIECE_KERNELS(KERNELS) \
-  PIECE_KERNELS_OF(KERNELS, float, float32) \
-  PIECE_KERNELS_OF(KERNELS, bf16, bfloat16) \
-  PIECE_KERNELS_OF(KERNELS, f16, float16)
+  KERNELS(float, _float32, LANES<float>) KERNELS(float, _single_float32, PIECE) \
+  KERNELS(bf16, _bfloat16, LANES<bf16>) KERNELS(bf16, _single_bfloat16, PIECE) \
+  KERNELS(f16, _float16, LANES<f16>) KERNELS(f16, _single_float16, PIECE)
 
 // As store, but 16 bytes stay one access: as an assignment it may become 4 of 4 bytes.
 template <class T, int N> INLINE void store_piece(T *p, const Lanes<N, T> &piece) {
