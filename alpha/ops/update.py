@@ -72,9 +72,7 @@ class sgd_step:
 
 def sgd_numbers(*, lr: float, momentum: float, dampening: float, nesterov: bool, weight_decay: float, first: bool
                 ) -> Numbers:
-    """Returns lr and weight_decay; with momentum keep, take, now, ahead too: v = keep v + take d, now d + ahead v."""
-    if not momentum:
-        return lr, weight_decay
+    """Returns lr, weight_decay, and for v = keep v + take d, w -= lr (now d + ahead v): keep, take, now, ahead."""
     return (lr, weight_decay, *((0.0, 1.0) if first else (momentum, 1 - dampening)),
             *((1.0, momentum) if nesterov else (0.0, 1.0)))
 

@@ -87,6 +87,11 @@ INLINE void cp_async_commit() { PTX(emu::cp_async_commit(), "cp.async.commit_gro
 template <int PENDING> INLINE void cp_async_wait() {  // all but the last PENDING groups of this thread have landed
   PTX(emu::cp_async_wait(PENDING), "cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
+INLINE void cp_async_done() {  // all of this block has landed
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncthreads();
+}
 
 // ---- named barrier: COUNT threads (whole warps) meet at barrier ID, 1..15
 INLINE void bar_sync(int id, int count) {

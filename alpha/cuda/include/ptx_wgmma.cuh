@@ -1,6 +1,8 @@
 // Hopper's wgmma in two halves, as in ptx.cuh: d = a b (+ d if add) by the four warps of a warpgroup; a is 64 x K, b is
 // K x N, K = 16, or 8 with tf32. Needs -arch=sm_90a. Operands lie in dynamic shared memory, a in registers too.
 #pragma once
+#include <type_traits>
+
 #include "ptx_sm90.cuh"
 #include "storage.cuh"
 
@@ -12,9 +14,6 @@
 #else
 #define CLUSTERS
 #endif
-
-template <class E> constexpr bool IS_F16 = false;
-template <> constexpr bool IS_F16<f16> = true;
 
 namespace ptx {
 // What all lanes of a warp have alike, as the compiler sees too; all 32 lanes ask. Products read their descriptors from
@@ -115,7 +114,7 @@ INLINE void wgmma_ss_tf32(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
 // The instruction by the type of its operands, f16, bf16 or, as tf32, float, for kernels that are templates of it.
 template <class E, int N, int A_MN, int B_MN> INLINE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {
   if constexpr (sizeof(E) == 4) wgmma_ss_tf32(d, a, b, add);
-  else if constexpr (IS_F16<E>) wgmma_ss_f16<A_MN, B_MN>(d, a, b, add);
+  else if constexpr (std::is_same_v<E, f16>) wgmma_ss_f16<A_MN, B_MN>(d, a, b, add);
   else wgmma_ss_bf16<A_MN, B_MN>(d, a, b, add);
 }
 // These are computed before whatever follows. The compiler would put it off until behind a wait, where it costs time.

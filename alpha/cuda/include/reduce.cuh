@@ -14,11 +14,10 @@ constexpr int THREADS = 256;  // of every block
 #ifndef PIECE
 #define PIECE 1
 #endif
-#define PIECE_KERNELS_OF(KERNELS, T, dtype) KERNELS(T, _##dtype, LANES<T>) KERNELS(T, _single_##dtype, PIECE)
 #define PIECE_KERNELS(KERNELS) \
-  PIECE_KERNELS_OF(KERNELS, float, float32) \
-  PIECE_KERNELS_OF(KERNELS, bf16, bfloat16) \
-  PIECE_KERNELS_OF(KERNELS, f16, float16)
+  KERNELS(float, _float32, LANES<float>) KERNELS(float, _single_float32, PIECE) \
+  KERNELS(bf16, _bfloat16, LANES<bf16>) KERNELS(bf16, _single_bfloat16, PIECE) \
+  KERNELS(f16, _float16, LANES<f16>) KERNELS(f16, _single_float16, PIECE)
 
 // As store, but 16 bytes stay one access: as an assignment it may become 4 of 4 bytes.
 template <class T, int N> INLINE void store_piece(T *p, const Lanes<N, T> &piece) {
@@ -89,9 +88,6 @@ constexpr int HELD = 8;
 
 // ---- what is merged
 
-struct MergeMoments {
-  __device__ Moments operator()(const Moments &a, const Moments &b) const { return merge_moments(a, b); }
-};
 struct Pair { float sum, dot; };
 struct BoundedPair { float sum, dot, most; };
 struct MergePairs {
@@ -201,6 +197,23 @@ template <int N, class State, class Merge> INLINE void fold_rows(State (&s)[N], 
     }
     __syncthreads();
     left = half;
+  }
+}
+
+// What is added up of v and of v * w; and the largest |v|, where State has room for it.
+template <class State> INLINE void add_up(State &s, float v, float w) {
+  s.sum += v, s.dot += v * w;
+  if constexpr (sizeof(State) > sizeof(Pair)) s.most = fmaxf(s.most, fabsf(v));
+}
+// partial[these][C][chunks], of columns of N: of sums, of products, and of what is largest
+template <int N, class State> INLINE void put_sums(State (&s)[N], float *partial, const Walk &w, const Place &at) {
+  fold_rows<N>(s, w, MergePairs());
+  if (threadIdx.x >= w.width || at.column >= w.columns) return;
+  const i64 first = at.column * N, stride = w.columns * N;
+  UNROLL for (int lane = 0; lane < N; lane++) {
+    partial[(first + lane) * w.chunks + at.chunk] = s[lane].sum;
+    partial[(stride + first + lane) * w.chunks + at.chunk] = s[lane].dot;
+    if constexpr (sizeof(State) > sizeof(Pair)) partial[(2 * stride + first + lane) * w.chunks + at.chunk] = s[lane].most;
   }
 }
 

@@ -74,8 +74,8 @@ def test_agrees_with_the_cpu(case):
 def test_sixteen_bytes_are_read_at_once_only_where_rows_are_aligned(shape, axes, aligned, wide):
     """A device refuses a misaligned read; a CPU does not."""
     plan = cuda_reduce._plan(shape, axes, 4, True)
-    assert plan.wide == wide
-    assert aligned is None if plan.columns else plan.args[-1] == aligned
+    assert (plan.of == "wide_columns") == wide
+    assert plan.args[-1] == aligned if plan.of == "rows" else aligned is None
 
 
 @pytest.mark.parametrize("outer, count", [(1, 10 ** 9), (1, 4099), (7, 10 ** 6 + 3), (10 ** 5, 10 ** 5), (3, 1025)])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,15 @@ def axis_table(size: int, classes: Iterable[TapClass]) -> np.ndarray:
         for position, start in zip(c.positions, c.starts):
             table[position, :3] = c.tap, c.count, start
     return table
+
+
+def _wgrad_launch(kernel: Kernel, grid: tuple[int, ...], taps: int, channels: int, *arguments: Any) -> Launch:
+    """Returns the launch of a kernel whose grid begins with slices of a sum, and of the one that adds these up."""
+    def launch(x: Array, g: Array, dw: Array) -> None:
+        slices = empty((grid[0], taps, channels), "float32")
+        kernel(grid, x, g, slices, *arguments)
+        SUM(ceil_div(taps * channels, LANES), slices, dw, grid[0], taps, channels)
+    return launch
 
 
 class Depthwise(Candidate):
@@ -100,13 +110,7 @@ class Depthwise(Candidate):
         share = ceil_div(lines, slices)
         sizes = (h.i * w.i * desc.ic, h.o * w.o * desc.oc, desc.n, desc.oc, multiplier, h.s * w.i * desc.ic,
                  w.s * desc.ic, w.o * desc.oc, lanes, share)
-        kernel, grid, sum_grid = self.kernel, (slices, column_tiles, taps), ceil_div(taps * desc.oc, LANES)
-
-        def launch(x: Array, g: Array, dw: Array) -> None:
-            parts = empty((slices, taps, desc.oc), "float32")
-            kernel(grid, x, g, parts, table, *sizes)
-            SUM(sum_grid, parts, dw, slices, taps, desc.oc)
-        return launch
+        return _wgrad_launch(self.kernel, (slices, column_tiles, taps), taps, desc.oc, table, *sizes)
 
 
 _ENTRIES = {"fprop": ("gather", GATHER_ARGS), "dgrad": ("gather", GATHER_ARGS), "wgrad": ("wgrad", WGRAD_ARGS)}
@@ -182,13 +186,7 @@ class Strip(Candidate):
                             desc.nbytes(ITEMSIZE[self.reads]) // (8 * taps * c)))
         slices = ceil_div(blocks, ceil_div(blocks, slices))
         sizes = (desc.n, h.o, w.o, *cut, 0, 0, h.i, w.i, c, h.p, w.p, blocks, 0)
-        kernel = _KERNELS["wgrad", h.f, h.s][self.reads]
-
-        def launch(x: Array, g: Array, dw: Array) -> None:
-            parts = empty((slices, taps, c), "float32")
-            kernel((slices, tiles), x, g, parts, *sizes)
-            SUM(ceil_div(taps * c, LANES), parts, dw, slices, taps, c)
-        return launch
+        return _wgrad_launch(_KERNELS["wgrad", h.f, h.s][self.reads], (slices, tiles), taps, c, *sizes)
 
 
 class _Shape:
@@ -214,7 +212,7 @@ class _Shape:
         """
         least, groups = (float("inf"), 0, (0, 0, (0,))), channels // self.vector
         short, short_bytes = SHORT[self.f]
-        most = min(LANES, 1 << (groups - 1).bit_length())
+        most = lanes_for(groups)
         for lanes in (most, most // 2, most // 4) if most > 8 else (most,):
             strips, tiles, run = STRIP_THREADS // lanes, ceil_div(groups, lanes), lanes * self.vector * itemsize
             for rows in {min(height, k) for k in range(self.rows, min(height, 32) + self.rows, self.rows)}:

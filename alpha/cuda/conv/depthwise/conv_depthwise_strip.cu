@@ -74,11 +74,6 @@ INLINE void fetch(T *tile, const void *map, const Box &b, int height, int width,
   if (channels % LANES<T> == 0) copy<LANES<T>>(tile, static_cast<const T *>(map), b, height, width, channels, wide, c0);
   else copy<V>(tile, static_cast<const T *>(map), b, height, width, channels, wide, c0);
 }
-INLINE void wait() {
-  ptx::cp_async_commit();
-  ptx::cp_async_wait<0>();
-  __syncthreads();
-}
 template <int N, int COUNT, class T> INLINE void floats(float (&to)[COUNT][N], const T *from, int pitch) {
   UNROLL for (int j = 0; j < COUNT; j++) {
     const Lanes<N, T> lanes = load<N>(from + j * pitch);
@@ -162,7 +157,7 @@ template <class T, bool SCATTER> INLINE void strips(const Strips &t) {
     const int k = e / TAPS, tap = e - k * TAPS;
     filter[(t.flipped ? TAPS - 1 - tap : tap) * PITCH + k] = t.w[c0 * TAPS + e];
   }
-  wait();
+  ptx::cp_async_done();
   if (c >= channels) return;
   const Lanes<V, float> bias = t.bias ? load<V>(t.bias + c) : Lanes<V, float>{};
   for (int k = row; k < strips_of(to); k += rows)
@@ -213,7 +208,7 @@ template <class T> INLINE void wgrad(const StripWgrad &t) {
     T *g_tile = tile + t.cut.images * x.lines * x.columns * wide;
     fetch(tile, t.x, x, t.map.height, t.map.width, channels, wide, c0);
     fetch(g_tile, t.g, g, t.cut.height, t.cut.width, channels, wide, c0);
-    wait();
+    ptx::cp_async_done();
     for (int s = row; s < strips_of(g) && c0 + lane * N < channels; s += rows)
       wgrad_strip(t, x, g, Place(g, s), tile + lane * N, g_tile + lane * N, sum);
     __syncthreads();

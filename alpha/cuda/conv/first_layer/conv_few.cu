@@ -83,12 +83,6 @@ INLINE void copy_patch(const FewShape &s, int ic, const FewTile &tile, const T *
   }
 }
 
-INLINE void wait_for_copies() {
-  ptx::cp_async_commit();
-  ptx::cp_async_wait<0>();
-  __syncthreads();
-}
-
 template <class T>
 INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const FewShape &s, int tiles, int relu) {
   __shared__ float patch[PATCH];
@@ -112,7 +106,7 @@ INLINE void few_fprop(const T *x, const float *w, const float *b, T *y, const Fe
       row[i] = tile.ih + r * s.stride_h, column[i] = tile.iw + (p - r * tile.width) * s.stride_w;
       from[i] = r * s.stride_h * s.pitch + (p - r * tile.width) * s.stride_w * IC;
     }
-    wait_for_copies();
+    ptx::cp_async_done();
     float sum[EACH][MOST] = {};
     const float *f = filters;
     for (int h = 0; h < s.fh; h++)
@@ -176,7 +170,7 @@ INLINE void few_wgrad(const T *x, const T *g, float *work, const FewShape &s, in
                 [&](int e) { return e + (e * share >> 18) * (s.oc - count); },
                 [&](int e) { return to + e + (e * share >> 18) * (outputs - count); });
     }
-    wait_for_copies();
+    ptx::cp_async_done();
     float part[MOST][IC] = {};
     const int each = (tile.count + WARPS - 1) / WARPS, end = min((warp + 1) * each, tile.count);
     for (int p = warp * each; p < end;) {  // a line of positions at a time

@@ -119,7 +119,10 @@ def _multiply(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> N
         convolution(a, b, y, epilogue)
         return
     product = y if y.dtype == "float32" else empty(y.shape, "float32")
-    _launch(p, as_float32(a), as_float32(b), product, epilogue)
+    bias, relu = epilogue
+    kernel, grid, meeting, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b)
+    kernel(grid, as_float32(a), as_float32(b), bias, product, *workspace(*meeting), p.matrices, p.a_step, p.b_step, p.m,
+           p.n, p.k, *tiles, relu)
     if product is not y:
         convert_into(product, y)
 
@@ -154,12 +157,6 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
 
 
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
-def _launch(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
-    bias, relu = epilogue
-    kernel, grid, meeting, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b)
-    kernel(grid, a, b, bias, y, *workspace(*meeting), p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *tiles, relu)
-
-
 @lru_cache(maxsize=4096)
 def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: bool
             ) -> tuple[Kernel, tuple[int, int], tuple[int, int], tuple[int, int], float]:

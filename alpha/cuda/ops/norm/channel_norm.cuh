@@ -3,7 +3,7 @@
 #pragma once
 #include <type_traits>
 
-#include "ops/pointwise/column_sums.cuh"
+#include "reduce.cuh"
 
 constexpr int AHEAD = 4;  // rows that a thread has in flight
 #define SUMMERS (THREADS, 2)  // of walk.py
@@ -83,7 +83,7 @@ INLINE void statistics(const T *__restrict__ x, float *__restrict__ partial, con
   }
   Moments s[N];
   UNROLL for (int lane = 0; lane < N; lane++) s[lane] = {mean[lane], m2[lane], count};
-  fold_rows<N>(s, w, MergeMoments());
+  fold_rows<N>(s, w, [](const Moments &a, const Moments &b) { return merge_moments(a, b); });
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
   partial += 2 * at.sample * stride * w.chunks;
   UNROLL for (int lane = 0; lane < N; lane++) {

@@ -2,9 +2,9 @@
 // of a matrix (reduce.cuh), whose vectors of channels stay in registers.
 #pragma once
 #include "lazy/planes.cuh"
-#include "ops/pointwise/column_sums.cuh"
 #include "ops/pointwise/equation.cuh"
 #include "philox.cuh"
+#include "reduce.cuh"
 
 // As a float would be read that has been stored as T
 template <class T> EQUATION float rounded(float v) { return to_float(from_float<T>(v)); }

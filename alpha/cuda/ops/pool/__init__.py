@@ -130,8 +130,10 @@ def _size(n: int) -> tuple[int, int, int]:
     return n, ((1 << 32) * ((1 << shift) - n)) // n + 1, shift
 
 
-def _launch(kernels: Kernels, dtype: str, plan: _Plan, *arrays: Array) -> None:
+def _launch(kernels: Kernels, dtype: str, plan: _Plan, *arrays: Array) -> Array:
+    """Returns the last array, which the kernel writes."""
     kernels[dtype, plan.packets](plan.blocks, plan.geometry, plan.threads, *arrays)
+    return arrays[-1]
 
 
 @lru_cache(maxsize=1024)
@@ -165,9 +167,7 @@ def _pool(kernels: _Bounded, x: Array, plan_of: PlanOf, more: tuple[Array, ...] 
     memory = lazy.reserve_for(plan.y_shape, [x])
     if memory:
         return lazy.defer(memory, (x,), partial(_write, kernels, plan_of, x, more))
-    y = empty(plan.y_shape, x.dtype)
-    _launch(kernels.elements, x.dtype, plan, *more, x, y)
-    return y
+    return _launch(kernels.elements, x.dtype, plan, *more, x, empty(plan.y_shape, x.dtype))
 
 
 def _max_pool(kernels: _Bounded, x: Array, plan_of: PlanOf, dtype: str) -> tuple[Array, Array]:
@@ -244,31 +244,27 @@ def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair
         write = partial(_write, _BACKWARD, plan_of, g, (place,))
         return lazy.defer(memory, (g, place), write, hurries=True)
     kernels = _ROWS_BACKWARD if rows else _BACKWARD.elements if place else _WIDE_BACKWARD
-    _launch(kernels, g.dtype, plan_of(0), place or index, g, dx := empty(shape, g.dtype))
-    return dx
+    return _launch(kernels, g.dtype, plan_of(0), place or index, g, empty(shape, g.dtype))
 
 
 @ops.avg_pool2d_backward.impl("cuda")
 def avg_pool2d_backward_cuda(g: Array, *, hw: Pair, **window: Any) -> Array:
-    dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    plan = _windowed("avg_pool2d_backward", dx.shape, "inputs", LANES[g.dtype], **window)
-    _launch(_AVG_BACKWARD, g.dtype, plan, g, dx)
-    return dx
+    shape = g.shape[0], *hw, g.shape[3]
+    plan = _windowed("avg_pool2d_backward", shape, "inputs", LANES[g.dtype], **window)
+    return _launch(_AVG_BACKWARD, g.dtype, plan, g, empty(shape, g.dtype))
 
 
 @ops.adaptive_avg_pool2d_backward.impl("cuda")
 def adaptive_avg_pool2d_backward_cuda(g: Array, *, hw: Pair) -> Array:
-    dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    _launch(_AVG_BACKWARD, g.dtype, _adaptive(True, dx.shape, g.shape[1:3], "inputs", LANES[g.dtype]), g, dx)
-    return dx
+    shape = g.shape[0], *hw, g.shape[3]
+    plan = _adaptive(True, shape, g.shape[1:3], "inputs", LANES[g.dtype])
+    return _launch(_AVG_BACKWARD, g.dtype, plan, g, empty(shape, g.dtype))
 
 
 @ops.pool_gather.impl("cuda")
 def pool_gather_cuda(x: Array, index: Array) -> Array:
-    y = empty(index.shape, x.dtype)
     plan = _adaptive(False, x.shape, index.shape[1:3], "outputs", LANES[x.dtype])
-    _launch(_GATHER, x.dtype, plan, x, as_int64(index), y)
-    return y
+    return _launch(_GATHER, x.dtype, plan, x, as_int64(index), empty(index.shape, x.dtype))
 
 
 @ops.pool_scatter.impl("cuda")

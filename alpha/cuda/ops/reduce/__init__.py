@@ -26,26 +26,23 @@ Shape = ops.Shape
 SMALL_ROW = 8      # pieces per thread up to which a warp takes a row
 
 _cached = lru_cache(maxsize=4096)
-_RESULTS = "ptr partial, ptr arrived, ptr y, i32 wide, f32 divisor"
+_ROWS, _COLUMNS = "i64 outer, i64 count, i64 chunk, i32 chunks, i32 width, i32 aligned", f"i64 inner, {WALK}"
 
 
 class Fold(NamedTuple):
-    """The kernels of one reduction by dtype, and the bytes of a state by dtype."""
+    """The kernels of one reduction, by what they fold and by dtype; and the bytes of a state by dtype."""
 
-    rows: dict[str, Kernel]
-    columns: dict[str, Kernel]
+    kernels: dict[str, dict[str, Kernel]]
     state: dict[str, int]
 
 
-def _fold(name: str, state: dict[str, int], columns: str = "columns") -> Fold:
-    def kernels(part: str, args: str) -> dict[str, Kernel]:
-        return per_dtype("reduce.cu", f"{name}_{part}", f"ptr x, {_RESULTS}, {args}", dtypes=state)
-    return Fold(kernels("rows", "i64 outer, i64 count, i64 chunk, i32 chunks, i32 width, i32 aligned"),
-                kernels(columns, f"i64 inner, {WALK}"), state)
+def _fold(name: str, state: dict[str, int], *more: str) -> Fold:
+    return Fold({of: per_dtype("reduce.cu", f"{name}_{of}", "ptr x, ptr partial, ptr arrived, ptr y, i32 wide, "
+                               f"f32 divisor, {_ROWS if of == 'rows' else _COLUMNS}", dtypes=state)
+                 for of in ("rows", "columns", *more)}, state)
 
 
-_SUM = _fold("sum", {dtype: 4 if dtype in FLOAT_DTYPES else 8 for dtype in NUMBERS})
-_WIDE_SUM = _fold("sum", _SUM.state, "wide_columns")
+_SUM = _fold("sum", {dtype: 4 if dtype in FLOAT_DTYPES else 8 for dtype in NUMBERS}, "wide_columns")
 _MAX, _MIN = (_fold(name, {dtype: 8 if dtype == "int64" else 4 for dtype in NUMBERS}) for name in ("max", "min"))
 _ARGMAX = _fold("argmax", dict.fromkeys(NUMBERS, 16))
 _VAR = _fold("var", dict.fromkeys(FLOAT_DTYPES, 12))
@@ -53,11 +50,10 @@ _VAR = _fold("var", dict.fromkeys(FLOAT_DTYPES, 12))
 
 class _Plan(NamedTuple):
     order: Shape | None      # axes to permute first
-    wide: bool               # columns are read 16 bytes at a time
+    of: str                  # rows, columns, or wide_columns, which are read 16 bytes at a time
     chunks: int
     grid: int
     args: tuple              # of the kernel, behind its results; the last one, for columns, says how it walks
-    columns: bool
 
 
 def _view(shape: Shape, axes: Shape) -> tuple[int, int, int] | None:
@@ -85,12 +81,12 @@ def _plan(shape: Shape, axes: Shape, lanes: int, may_be_wide: bool) -> _Plan:
         wide = may_be_wide and inner % lanes == 0
         pieces = inner // lanes if wide else inner
         w = walk(count, outer * pieces, *SUMMERS, LINE if wide else LINE * lanes)
-        return _Plan(order, wide, w.chunks, w.grid, (pieces, w.block), True)
+        return _Plan(order, "wide_columns" if wide else "columns", w.chunks, w.grid, (pieces, w.block))
     width, chunk = _row_threads(outer, count, lanes)
     chunks = max(1, ceil_div(count, chunk))
     aligned = outer == 1 or count % lanes == 0
-    return _Plan(order, False, chunks, ceil_div(outer * chunks, THREADS // width),
-                 (outer, count, chunk, chunks, width, int(aligned)), False)
+    return _Plan(order, "rows", chunks, ceil_div(outer * chunks, THREADS // width),
+                 (outer, count, chunk, chunks, width, int(aligned)))
 
 
 def row_width(pieces: int) -> int:
@@ -123,8 +119,7 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
         partial = empty((y.size * plan.chunks * fold.state[stored],), "uint8")
         arrived = counters(plan.grid // plan.chunks)  # each of what several chunks meet in
     results = partial, arrived, y, dtype == "float32", divisor  # sums of 16-bit elements may stay as they were made
-    kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.columns else fold.rows
-    kernel[stored](plan.grid, x, *results, *plan.args)
+    fold.kernels[plan.of][stored](plan.grid, x, *results, *plan.args)
     return y
 
 
@@ -158,21 +153,16 @@ def var_cuda(x: Array, *, axis: Axes, keepdims: bool, correction: int) -> Array:
     return reduce(_VAR, x, ops.normal_axes(axis, x.ndim, "var"), shape, x.dtype, count - correction)
 
 
-def _extremum(op: Op, fold: Fold) -> None:
+def _extremum(op: Op, fold: Fold, dtype: str = "") -> None:
     @op.impl("cuda")
     def run(x: Array, *, axis: Axes, keepdims: bool) -> Array:
         shape = ops.reduced_shape(x.shape, axis, keepdims, op.name)
-        return reduce(fold, x, ops.normal_axes(axis, x.ndim, op.name), shape, x.dtype)
+        return reduce(fold, x, ops.normal_axes(axis, x.ndim, op.name), shape, dtype or x.dtype)
 
 
 _extremum(ops.max, _MAX)
 _extremum(ops.min, _MIN)
-
-
-@ops.argmax.impl("cuda")
-def argmax_cuda(x: Array, *, axis: int | None, keepdims: bool) -> Array:
-    shape = ops.reduced_shape(x.shape, axis, keepdims, "argmax")
-    return reduce(_ARGMAX, x, ops.normal_axes(axis, x.ndim, "argmax"), shape, "int64")
+_extremum(ops.argmax, _ARGMAX, "int64")
 
 
 def has_nan(x: Array) -> bool:

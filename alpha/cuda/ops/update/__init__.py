@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import compress, product
 from typing import Any
 
 from alpha.cuda.runtime import memory
@@ -20,11 +21,6 @@ def _step(entry: str, coefficients: str) -> dict[str, Kernel]:
     return per_dtype("update.cu", entry, f"{TABLE}, ptr factor, ptr kept, {names}")
 
 
-_SGD = _step("sgd", "lr, weight_decay")
-_SGD_MOMENTUM = _step("sgd_momentum", "lr, weight_decay, keep, take, now, ahead")
-_RMSPROP = {(centered, momentum): _step("rmsprop" + "_centered" * centered + "_momentum" * momentum,
-                                        "lr, alpha, take, eps, weight_decay, momentum")
-            for centered in (False, True) for momentum in (False, True)}
 _EMA = _step("ema", "decay, take")
 _SQUARES = per_dtype("update.cu", "squares", f"{TABLE}, ptr partial")
 _DECIDE = Kernel("update.cu", "decide", "ptr squares, i32 count, ptr scale, ptr counts, ptr factor, "
@@ -40,39 +36,28 @@ def _update(kernels: dict[str, Kernel], lists: Sequence[Arrays], factor: Array |
         kernel(part.blocks, table, part.count, CHUNK, factor, kept, *coefficients)
 
 
-@ops.sgd_step.impl("cuda")
-def sgd_step_cuda(params: Arrays, grads: Arrays, momenta: Arrays, factor: Array | None, **attrs: Any) -> None:
-    states, kernels = ([momenta], _SGD_MOMENTUM) if attrs["momentum"] else ([], _SGD)
-    _update(kernels, [params, *states, grads], factor, ops.sgd_numbers(**attrs))
-
-
-@ops.rmsprop_step.impl("cuda")
-def rmsprop_step_cuda(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg: Arrays, momenta: Arrays,
-                      factor: Array | None, **attrs: Any) -> None:
-    momentum = bool(attrs["momentum"])
-    states = [*([grad_avg] if grad_avg else []), *([momenta] if momentum else [])]
-    _update(_RMSPROP[bool(grad_avg), momentum], [params, square_avg, *states, grads], factor,
-            ops.rmsprop_numbers(**attrs))
-
-
-def _bind(op: Op, numbers: Callable[..., ops.Numbers], coefficients: str, *entries: str) -> None:
-    """Binds a step.  entries: of the kernels that have all states, or all but the last, which is empty then."""
-    kernels = [_step(entry, coefficients) for entry in entries]
+def _bind(op: Op, numbers: Callable[..., ops.Numbers], entry: str, coefficients: str, *optional: str) -> None:
+    """Binds a step.  optional: what the kernel's name ends in for each of the last states, where that is not empty."""
+    kernels = {given: _step(entry + "".join(compress(optional, given)), coefficients)
+               for given in product((False, True), repeat=len(optional))}
 
     @op.impl("cuda")
     def run(params: Arrays, grads: Arrays, *rest: Any, **attrs: Any) -> None:
         *states, factor = rest
-        lacks = len(kernels) > 1 and not states[-1]
-        _update(kernels[lacks], [params, *states[:len(states) - lacks], grads], factor, numbers(**attrs))
+        given = tuple(map(bool, states[len(states) - len(optional):]))
+        _update(kernels[given], [params, *filter(None, states), grads], factor, numbers(**attrs))
 
 
-_bind(ops.adam_step, ops.adam_numbers, "rate, inverse_root, beta1, take1, beta2, take2, eps, weight_decay, shrink",
-      "amsgrad", "adam")
-_bind(ops.adamax_step, ops.adamax_numbers, "rate, beta1, take1, beta2, eps, weight_decay", "adamax")
-_bind(ops.radam_step, ops.radam_numbers, "rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, rectified",
-      "radam")
-_bind(ops.adamod_step, ops.adamod_numbers,
-      "lr, rate, correction2, beta1, take1, beta2, take2, beta3, take3, eps, shrink", "adamod")
+_bind(ops.sgd_step, ops.sgd_numbers, "sgd", "lr, weight_decay, keep, take, now, ahead", "_momentum")
+_bind(ops.rmsprop_step, ops.rmsprop_numbers, "rmsprop", "lr, alpha, take, eps, weight_decay, momentum", "_centered",
+      "_momentum")
+_bind(ops.adam_step, ops.adam_numbers, "adam",
+      "rate, inverse_root, beta1, take1, beta2, take2, eps, weight_decay, shrink", "_amsgrad")
+_bind(ops.adamax_step, ops.adamax_numbers, "adamax", "rate, beta1, take1, beta2, eps, weight_decay")
+_bind(ops.radam_step, ops.radam_numbers, "radam",
+      "rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, rectified")
+_bind(ops.adamod_step, ops.adamod_numbers, "adamod",
+      "lr, rate, correction2, beta1, take1, beta2, take2, beta3, take3, eps, shrink")
 
 
 @ops.ema_step.impl("cuda")

@@ -13,22 +13,16 @@
 #include "multi_tensor.cuh"
 #include "reduce.cuh"
 
-// w = w - lr * d
-struct Sgd {
-  static constexpr int CHANGED = 1;
-  float lr, weight_decay;
-  __device__ void operator()(float (&a)[1], float g) const { a[0] -= lr * (g + weight_decay * a[0]); }
-};
-
-// v = keep * v + take * d;  w = w - lr * (now * d + ahead * v): ahead is the momentum with Nesterov's, else 1 and now 0
-struct SgdMomentum {
-  static constexpr int CHANGED = 2;
+// w = w - lr * d, or with momentum: v = keep * v + take * d;  w = w - lr * (now * d + ahead * v): ahead is the momentum
+// with Nesterov's, else 1 and now 0
+template <bool MOMENTUM> struct Sgd {
+  static constexpr int CHANGED = 1 + MOMENTUM;
   float lr, weight_decay, keep, take, now, ahead;
-  __device__ void operator()(float (&a)[2], float g) const {
-    float &w = a[0], &v = a[1];
+  __device__ void operator()(float (&a)[CHANGED], float g) const {
+    float &w = a[0], &v = a[CHANGED - 1];
     const float d = g + weight_decay * w;
-    v = keep * v + take * d;
-    w -= lr * (now * d + ahead * v);
+    if (MOMENTUM) v = keep * v + take * d;
+    w -= lr * (MOMENTUM ? now * d + ahead * v : d);
   }
 };
 
@@ -137,10 +131,10 @@ template <class T> INLINE void squares(const Table &table, int count, int chunk,
 }
 
 #define KERNELS(T, dtype) \
-  STEP(sgd, T, dtype, Sgd) \
-  STEP(sgd_momentum, T, dtype, SgdMomentum) \
+  STEP(sgd, T, dtype, Sgd<false>) \
+  STEP(sgd_momentum, T, dtype, Sgd<true>) \
   STEP(adam, T, dtype, Adam<false>) \
-  STEP(amsgrad, T, dtype, Adam<true>) \
+  STEP(adam_amsgrad, T, dtype, Adam<true>) \
   STEP(rmsprop, T, dtype, RmsProp<false, false>) \
   STEP(rmsprop_momentum, T, dtype, RmsProp<false, true>) \
   STEP(rmsprop_centered, T, dtype, RmsProp<true, false>) \

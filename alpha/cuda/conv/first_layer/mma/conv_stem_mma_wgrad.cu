@@ -130,7 +130,9 @@ ALPHA_GLOBAL(stem_mma_wgrad, (THREADS, 2),
           multiply(part, a, b, j);
         }
       }
-      add_part(sum, part);
+      UNROLL for (int i = 0; i < MT; i++)
+        UNROLL for (int j = 0; j < NT; j++)
+          UNROLL for (int q = 0; q < 4; q++) sum[i][j][q] += part[i][j][q];
       UNROLL for (int i = 0; i < LOADS; i++) pieces[i] = ahead[i];
     }
   }

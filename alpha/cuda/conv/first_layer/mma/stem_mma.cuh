@@ -117,14 +117,6 @@ INLINE void multiply(float (&sum)[M][COLS][4], const Fragment<4> (&a)[M], const 
     UNROLL for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].hi, b[j].hi, ELEMENT());
 }
 
-// sum += part, which begins with column block j0 of it
-template <int M, int N, int COLS>
-INLINE void add_part(float (&sum)[M][COLS][4], const float (&part)[M][N][4], int j0 = 0) {
-  UNROLL for (int i = 0; i < M; i++)
-    UNROLL for (int j = 0; j < N; j++)
-      UNROLL for (int q = 0; q < 4; q++) sum[i][j0 + j][q] += part[i][j][q];
-}
-
 template <int M, int N> INLINE bool all_finite(const float (&sum)[M][N][4]) {
   float zero = 0.f;
   UNROLL for (int i = 0; i < M; i++)
