@@ -77,9 +77,6 @@ class ByLevel(OnOperands):
         tiles = zip(self.best(desc), desc.levels)
         return Cost(tuple(stage for tile, (_, level) in tiles for stage in tile.cost(level).stages))
 
-    def prepare(self, desc: CoConvDesc) -> Launch:
-        return self.on_operands(desc) if self.reads == "float32" else super().prepare(desc)
-
     def on_operands(self, desc: CoConvDesc) -> Launch:
         """Returns the launch that takes what the tiles read."""
         channels = desc.y_shape[3]

@@ -143,11 +143,6 @@ template <class Tile, class O> struct Results {
   }
   INLINE void drain() const { boxes.drain(); }
 };
-// How an entry's blocks are multiplied.
-INLINE Blocks blocks_of(int item) {
-  const int whole = field(item, WHOLE), steps = (field(item, LENGTH) + 15) / 16;
-  return {whole, field(item, BLOCKS) - whole, steps % 4};
-}
 
 // Where a lane's box of results goes, if there is one.
 template <class Tile> struct Target {
@@ -234,8 +229,12 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
     if (Tile::DEPTH == 1) find(0);  // where registers are, before the sum
     if constexpr (!EXACT) {
       if (Tile::HELD && field(item, FILTERS)) held.wait();
-      if constexpr (Tile::PAIRS) pair_sum<Tile>(ring, field(item, BLOCKS), field(item, RUNS_W), both, sum);
-      else wgmma_sum<Tile>(ring, blocks_of(item), sum);
+      if constexpr (Tile::PAIRS) {
+        pair_sum<Tile>(ring, field(item, BLOCKS), field(item, RUNS_W), both, sum);
+      } else {
+        const int whole = field(item, WHOLE), steps = (field(item, LENGTH) + 15) / 16;
+        wgmma_sum<Tile>(ring, whole, field(item, BLOCKS) - whole, steps % 4, sum);
+      }
       if (Tile::HELD && field(ahead, FILTERS)) held.release();
     }
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;

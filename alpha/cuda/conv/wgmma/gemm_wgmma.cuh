@@ -168,11 +168,6 @@ template <class T> struct Summation {
       ring.advance();
     }
   }
-  INLINE void add(int blocks, int steps, typename T::Sums &sum) {
-    if (steps == 1) add<1>(blocks, sum);
-    else if (steps == 2) add<2>(blocks, sum);
-    else add<3>(blocks, sum);
-  }
   INLINE void finish() {
     if (T::PLANES == 2) return;
     ptx::wgmma_wait<0>();
@@ -180,24 +175,23 @@ template <class T> struct Summation {
   }
 };
 
-// The blocks of a sum, in their order: whole ones; tails, of which the first tail_steps (1 to 3) times 16 of k are
-// multiplied.
-struct Blocks { int whole, tails, tail_steps; };
-
 template <class T> INLINE void clear(typename T::Sums &sum) {
   UNROLL for (int d = 0; d < T::DEPTH; d++) {
     UNROLL for (int i = 0; i < T::SUMS; i++) sum[d][i] = 0.f;
   }
 }
 
-// Consumer: the sum over the next buffers; 0 where there are none.
-template <class T> INLINE void wgmma_sum(Ring<T> &ring, const Blocks &blocks, typename T::Sums &sum) {
+// Consumer: the sum over the next buffers, `whole` of them and `tails`, of which the first tail_steps (1 to 3) times 16 of
+// k are multiplied; 0 where there are none.
+template <class T> INLINE void wgmma_sum(Ring<T> &ring, int whole, int tails, int tail_steps, typename T::Sums &sum) {
   if (T::PLANES == 2) clear<T>(sum);
   Summation<T> total(ring);
-  total.template add<4>(blocks.whole, sum);
-  total.add(blocks.tails, blocks.tail_steps, sum);
+  total.template add<4>(whole, sum);
+  if (tail_steps == 1) total.template add<1>(tails, sum);
+  else if (tail_steps == 2) total.template add<2>(tails, sum);
+  else total.template add<3>(tails, sum);
   total.finish();
-  if (T::PLANES == 1 && blocks.whole + blocks.tails == 0) {
+  if (T::PLANES == 1 && whole + tails == 0) {
     ptx::branch();
     clear<T>(sum);
   }

@@ -211,9 +211,7 @@ ALPHA_GLOBAL(sk_dilated_wgmma, (Tile::THREADS, 1) CLUSTERS,
   const CUtensorMap *const map_x = ptx::maps_of(few, more), *const map_g = map_x + first_g;
   int *first = reinterpret_cast<int *>(smem + Tile::STAGES * Tile::STAGE);
   const bool flagged = EXACT_TOO && exact.flags.any();
-  if (threadIdx.x == 0) {
-    barriers.init();
-  }
+  if (threadIdx.x == 0) barriers.init();
   for (int i = threadIdx.x - 128; i < unit_ints; i += Tile::THREADS - 128)
     if (i >= 0) first[i] = units[blockIdx.x * unit_ints + i];
   __syncthreads();
