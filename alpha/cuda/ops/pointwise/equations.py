@@ -1,11 +1,12 @@
-"""Elementwise ops by themselves: a kernel for each, of its equation, in a source that is written into the cache, as
-chains are. Of what has no equation, functions.cuh has the function.
+"""Elementwise ops by themselves: a kernel for each, of its equation, in sources that are written into the cache, as
+chains are: one of ops that broadcast, and one of the others. Of what has no equation, functions.cuh has the function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
+from pathlib import Path
 
 from alpha.build import written
 from alpha.cuda.ops.pointwise import NUMBERS, Number, blocks, broadcasting, elementwise, layout_of, rounded_number
@@ -29,14 +30,16 @@ OPS = [op for module in (ops, activation) for op in vars(module).values()
 STORED_AS = {**C_TYPES, "int32": "int", "int64": "i64", "uint8": "u8"}
 
 
-def text() -> str:
-    """Returns the source of all kernels."""
-    with_equation = [op for op in OPS if op.equation]
-    return "\n".join([
+def source(of: list[Op]) -> Path:
+    """Returns the source of the kernels of some ops."""
+    with_equation = [op for op in of if op.equation]
+    path = written("elementwise", "\n".join([
         HEAD, *[function(op).text for op in with_equation],
         "namespace integers {", "using number = integer;",
         *[function(op).text for op in with_equation if op.dtypes != "float"], "}  // namespace integers",
-        *[line for op in OPS for line in kernels(op)], ""])
+        *[line for op in of for line in kernels(op)], ""]), ".cu")
+    toolchain.generated.add(path)
+    return path
 
 
 def kernels(op: Op) -> Iterator[str]:
@@ -51,9 +54,6 @@ def kernels(op: Op) -> Iterator[str]:
                f"{space}{op.name}_of({', '.join((*names, *op.attr_names))}){more})")
 
 
-SOURCE = written("elementwise", text(), ".cu")
-toolchain.generated.add(SOURCE)
-
 _DTYPES = {"float": FLOAT_DTYPES, "number": NUMBERS, "any": (*NUMBERS, "bool")}
 _LIMITS = dict.fromkeys(FLOAT_DTYPES, (-inf, inf)) | ops.INT_RANGES
 
@@ -63,11 +63,12 @@ def _limits(dtype: str, low: Number | None, high: Number | None) -> tuple[Number
     return (least if low is None else rounded_number(low, dtype), most if high is None else rounded_number(high, dtype))
 
 
-_BROADCASTING = {op: broadcasting(op, SOURCE, _DTYPES[op.dtypes]) for op in OPS if op.scalars}
-for _op in OPS:
-    if not _op.scalars:
-        elementwise(_op, SOURCE, " ".join([arg.name for arg in _op.args]), _DTYPES[_op.dtypes],
-                    _limits if "low" in _op.attr_names else None, **dict.fromkeys(_op.attr_names, "{0}"))
+_PAIRS, _MAPS = ([op for op in OPS if bool(op.scalars) == pairs] for pairs in (True, False))
+_pairs, _maps = source(_PAIRS), source(_MAPS)
+_BROADCASTING = {op: broadcasting(op, _pairs, _DTYPES[op.dtypes]) for op in _PAIRS}
+for _op in _MAPS:
+    elementwise(_op, _maps, " ".join([arg.name for arg in _op.args]), _DTYPES[_op.dtypes],
+                _limits if "low" in _op.attr_names else None, **dict.fromkeys(_op.attr_names, "{0}"))
 
 
 def add_to(y: Array, x: Array) -> None:
