@@ -33,8 +33,9 @@ MAX_FUNCTION_LINES = 60
 # 90, launches that overlap 75. Maps that are read as float32 in TF32 are 100: inference takes 0.61 to 0.88 of its time.
 # Chains that write planes, read them and make again what their reader has are 100: steps of MobileNetV2 and airbench94
 # in float32 take 0.84 of their time.
-MAX_CUDA_LINES = {"conv/coconv": 1_152, "conv/transformed": 901, "ops/matmul/rows": 196, "ops": 5_758, "lazy": 1_493,
-                  "runtime": 2_157, "include": 1_486, "": 8_357}
+# All together they are to be 20,500 at most.
+MAX_CUDA_LINES = {"conv/coconv": 1_156, "conv/transformed": 894, "ops/matmul/rows": 195, "ops": 5_293, "lazy": 1_480,
+                  "runtime": 2_147, "include": 1_489, "": 7_836}
 MAX_FILES = {"alpha/cuda": 16, "alpha": 24}  # of a folder in these, subfolders not counted
 
 # Room -> the rooms that it may import; the longest matching name counts.

@@ -30,7 +30,7 @@ def cut_into(tile: Any, split: int) -> Any:
             return refusal(self.sums(desc), split, self.resident * device().sm_count)
 
     found = copy(tile)
-    found.__class__, found.name = Cut, f"{tile.name} split {split}"
+    found.__class__, found.name = Cut, f"{tile.name} split {split}" if split > 1 else tile.name
     return found
 
 

@@ -235,8 +235,8 @@ def test_the_first_layer_is_planned_so(as_h100):
 
 @pytest.mark.parametrize("n", [128, 512])
 def test_the_gradient_of_its_input_is_left_to_other_kernels(as_h100, n):
-    """In fp32 to multiply-adds, else to padded channels on wgmma."""
+    """To padded channels on wgmma."""
     desc = square("first", n, 32, 3, 64, 3, 1, 1).desc
     for mode in stem_mma.MODES:
         found = rank("dgrad", desc, mode.precision)[0].candidate.name
-        assert found.startswith("ks_deconv") if mode.precision == "fp32" else found.endswith(" padded"), found
+        assert found.startswith("conv_wgmma") and found.endswith(" padded"), found

@@ -77,13 +77,14 @@ def test_every_tile_is_bitwise_right_on_integers(device, transpose_a, transpose_
 
 
 def test_long_sums_of_few_tiles_are_split(device):
+    from alpha.cuda.conv.split import workspace
     from alpha.cuda.ops.matmul import _choose
     for m, n, k in ((128, 10, 4096), (16, 64, 4096)):
-        _, (tiles, split), partial, *_ = _choose(m, n, k, 1, False, True)
-        assert split > 1 and partial.slots == tiles * split
+        _, (tiles, split), (slots, _), *_ = _choose(m, n, k, 1, False, True)
+        assert split > 1 and slots == tiles * split
     for m, n, k in ((128, 512, 10), (4096, 4096, 4096)):
-        _, (_, split), partial, *_ = _choose(m, n, k, 1, False, True)
-        assert split == 1 and partial.arguments() == (None, None)
+        _, (_, split), meeting, *_ = _choose(m, n, k, 1, False, True)
+        assert split == 1 and workspace(*meeting) == (None, None)
 
 
 def test_few_columns_are_not_padded_for_tensor_cores(device, monkeypatch):
