@@ -1,7 +1,7 @@
 """Kernels: a declaration, its compiled module, and the cheapest launch that PyCUDA allows.
 
-    EXP = per_dtype("exp.cu", "exp", "ptr x, ptr y, i64 n", threads=256)
-    EXP[x.dtype](blocks, x, y, x.size)
+    ARGSORT = per_dtype("sort.cu", "argsort", "ptr x, ptr y, i64 n, i64 columns, i32 descending")
+    ARGSORT[x.dtype](blocks, x, y, x.size, x.shape[1], 0)
 
 A declaration names the source, the entry and its arguments; the layout of the parameter buffer follows from the
 latter, and a kernel whose arguments have other types does not compile (include/declared.cuh). All declarations of one
