@@ -94,15 +94,14 @@ class Few(Candidate):
         return oversized(desc)
 
     def cost(self, desc: ConvDesc) -> Cost:
-        c, cut = device().table.stem, cut_of(self.pass_name, desc)
-        padded, launches = cut.outputs * cut.groups * MOST / desc.oc, 1
-        if self.pass_name == "wgrad":
+        c, cut, fprop = device().table.stem, cut_of(self.pass_name, desc), self.pass_name == "fprop"
+        padded, launches = cut.outputs * cut.groups * MOST / desc.oc, 1 if fprop else 2
+        if not fprop:
             padded *= cut.columns * cut.wide * cut.each / (desc.h.f * desc.w.f * desc.ic)
-            launches = 2
         flops = desc.useful_flops * padded / c.few[self.pass_name, cut.each]
         return Cost((Stage(flops, "fma", desc.nbytes(ITEMSIZE[self.reads]) / c.dram, "dram",
                            (2 * launches - 1) * c.depth, launches * c.launches,
-                           c.seen * (launches == 1 and desc.oc > MOST)),))
+                           c.seen * (fprop and desc.oc > MOST)),))
 
     def sizes(self, desc: ConvDesc) -> tuple[int, ...]:
         """Returns the integers of FewShape, and how many tiles there are."""

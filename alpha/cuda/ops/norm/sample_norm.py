@@ -35,7 +35,7 @@ _TEAMS = f"{WALK}, i64 items, i32 k, i32 width"
 _STATISTICS = per_piece("group_norm.cu", "statistics", f"ptr x, ptr partial, {WALK}, i32 k")
 _FINISH = per_piece("group_norm.cu", "finish", f"ptr x, ptr partial, {NORM}, ptr rest, f32 eps, {_TEAMS}")
 _APPLY = per_piece("group_norm.cu", "apply", f"ptr x, {NORM}, ptr rest, ptr y, {WALK}, i32 k")
-_SUMS = per_piece("group_norm.cu", "sums", f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}, i32 k")
+_GRADIENT_SUMS = per_piece("group_norm.cu", "sums", f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}, i32 k")
 _FINISH_GRADIENT = per_piece("group_norm.cu", "finish_gradient",
                              f"ptr partial, {NORM}, ptr rest, ptr coefficients, {_TEAMS}")
 _GRADIENT = per_piece("group_norm.cu", "gradient",
@@ -158,7 +158,7 @@ def _group_norm_grad(g: Array, x: Array, norm: tuple, dx: Array) -> Array:
     s, w = _sums(samples, pixels, groups * k, groups, lanes), _writes(samples, pixels, groups * k // lanes)
     partial = empty((samples * s.walk.chunks, 2, groups * k), "float32")
     coefficients = empty((2, samples * groups), "float32")
-    _SUMS[kind](samples * s.walk.grid, g, x, *norm, partial, s.walk.block, k)
+    _GRADIENT_SUMS[kind](samples * s.walk.grid, g, x, *norm, partial, s.walk.block, k)
     _FINISH_GRADIENT[kind](s.teams, partial, *norm, coefficients, s.walk.block, *s.team)
     _GRADIENT[kind](samples * w.grid, g, x, *norm, coefficients, samples * groups, dx, w.block, k)
     return partial

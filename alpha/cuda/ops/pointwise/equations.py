@@ -64,10 +64,10 @@ def _limits(dtype: str, low: Number | None, high: Number | None) -> tuple[Number
 
 
 _PAIRS, _MAPS = ([op for op in OPS if bool(op.scalars) == pairs] for pairs in (True, False))
-_pairs, _maps = source(_PAIRS), source(_MAPS)
-_BROADCASTING = {op: broadcasting(op, _pairs, _DTYPES[op.dtypes]) for op in _PAIRS}
+PAIRS_SOURCE, MAPS_SOURCE = source(_PAIRS), source(_MAPS)
+_BROADCASTING = {op: broadcasting(op, PAIRS_SOURCE, _DTYPES[op.dtypes]) for op in _PAIRS}
 for _op in _MAPS:
-    elementwise(_op, _maps, " ".join([arg.name for arg in _op.args]), _DTYPES[_op.dtypes],
+    elementwise(_op, MAPS_SOURCE, " ".join([arg.name for arg in _op.args]), _DTYPES[_op.dtypes],
                 _limits if "low" in _op.attr_names else None, **dict.fromkeys(_op.attr_names, "{0}"))
 
 
