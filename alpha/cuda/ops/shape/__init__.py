@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from alpha.cuda import lazy
 from alpha.cuda.ops.pointwise import NUMBERS, as_int64, filled, pattern_of
-from alpha.cuda.ops.pointwise.layout import RANK, layout_type, packed
+from alpha.cuda.ops.pointwise.layout import RANK, division, layout_type, packed
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty, offset
 from alpha.cuda.runtime.walk import THREADS
@@ -30,7 +30,7 @@ _COPY_BOX, _TRANSPOSE, _PAD, _TAKE = (
     for name, args in (("copy_box", f"ptr from, ptr to, i64 n, {layout_type(2)} layout"),
                        ("transpose", "ptr x, ptr y, i64 batches, i64 rows, i64 columns"),
                        ("pad", f"ptr from, ptr to, u64 pattern, i64 n, {layout_type(1, _FRAME.size)} frame"),
-                       ("take", "ptr x, ptr index, ptr y, i64 n, i64 units, i64 rows, i32 floats")))
+                       ("take", "ptr x, ptr index, ptr y, i64 n, i64 units, u64 magic, i32 shift, i64 rows, i32 nan")))
 _TAKE_GRAD = per_dtype("shape.cu", "take_grad", "ptr g, ptr index, ptr dx, i64 count, i64 rows, i64 columns")
 _ARGSORT = per_dtype("sort.cu", "argsort", "ptr x, ptr y, i64 n, i64 columns, i32 descending",
                      dtypes=NUMBERS)
@@ -243,8 +243,8 @@ def take_cuda(x: Array, index: Array) -> Array:
     if y.size:  # x has rows, ops.take has looked
         nbytes, floats = y.nbytes // index.size, int(x.dtype in FLOAT_DTYPES)    # of a row
         unit = min(16, nbytes & -nbytes)
-        units = y.nbytes // unit
-        _TAKE[unit](-(-units // (THREADS * UNITS)), x, index, y, units, nbytes // unit, x.shape[0], floats)
+        n, units = y.nbytes // unit, nbytes // unit
+        _TAKE[unit](-(-n // (THREADS * UNITS)), x, index, y, n, units, *division(units), x.shape[0], floats)
     return y
 
 

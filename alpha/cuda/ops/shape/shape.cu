@@ -89,11 +89,13 @@ template <int TILE, class T> INLINE void transpose(const T *x, T *y, i64 batches
 }
 
 // y[i, u] = x[index[i], u] for rows of `units` units; an index outside of x makes floats NaN, else it is the nearest row.
-template <class T> INLINE void take(const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows, int floats) {
+// magic, shift: i / units = high(i * magic) >> shift.
+template <class T>
+INLINE void take(const T *x, const i64 *index, T *y, i64 n, i64 units, u64 magic, int shift, i64 rows, int nan) {
   move(y, n, [&](i64 i, T &unit) {
-    const i64 row = index[i / units], inside = row < 0 ? 0 : row < rows ? row : rows - 1;
-    unit = x[inside * units + i % units];
-    if (row != inside && floats) memset(&unit, 255, sizeof(T));
+    const i64 place = units == 1 ? i : __umul64hi(i, magic) >> shift, row = index[place], inside = min(max(row, i64(0)), rows - 1);
+    unit = x[i + (inside - place) * units];
+    if (row != inside && nan) memset(&unit, 255, sizeof(T));
     return i;
   });
 }
@@ -127,8 +129,8 @@ template <class T> INLINE void join(const Parts<T> &parts, T *y, i64 n, i64 colu
               pad(from, to, pattern, n, frame)) \
   ALPHA_ENTRY(transpose_##size, (THREADS), (const T *x, T *y, i64 batches, i64 rows, i64 columns), \
               transpose<TILE>(x, y, batches, rows, columns)) \
-  ALPHA_ENTRY(take_##size, (THREADS), (const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows, \
-              int floats), take(x, index, y, n, units, rows, floats))
+  ALPHA_ENTRY(take_##size, (THREADS), (const T *x, const i64 *index, T *y, i64 n, i64 units, u64 magic, int shift, \
+              i64 rows, int nan), take(x, index, y, n, units, magic, shift, rows, nan))
 MOVES(1, u8, 64)
 MOVES(2, u16, 64)
 MOVES(4, u32, 32)
