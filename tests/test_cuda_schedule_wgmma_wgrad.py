@@ -43,7 +43,7 @@ def carry_out(desc, tiling, plan, x, g):
     rows, cols, pixels, parts = tiling.rows, tiling.tap_columns, BLOCK // plan.box.rows, tiling.sums
     assert pixels == 1 or tiling.strip == 1
     dw = np.full(prod(desc.w_shape), np.nan)
-    slots = np.full((parts * plan.slots * tiling.taps, rows, cols), np.nan)  # those of taps
+    slots = np.full((plan.slots, parts, rows, tiling.taps, cols), np.nan)
     done = np.zeros(len(plan.units), int)
     for b in range(plan.blocks):
         if b % tiling.cluster == 0:
@@ -74,15 +74,17 @@ def carry_out(desc, tiling, plan, x, g):
                 if not last:
                     continue
             if slot >= 0:
-                own = slice(parts * slot * tiling.taps, parts * (slot + 1) * tiling.taps)
-                assert np.isnan(slots[own]).all(), "a slot is written twice"
-                slots[own] = np.concatenate([np.split(each, tiling.taps, axis=1) for each in sums])
+                assert np.isnan(slots[slot]).all(), "a slot is written twice"
+                slots[slot] = sums.reshape(slots[slot].shape)
             else:
                 _put(desc, dw, outs[:taps], rows_left, cols_left, cols, sums[0])
     assert (done == 1).all()
+    part = tiling.part_columns  # the kernel stores [slot][consumer][tap], 64 rows by so many columns of each
+    slots = slots.reshape(-1, rows // 64, 64, tiling.taps, cols // part, part).transpose(0, 1, 4, 3, 2, 5)
+    slots = slots.reshape(-1, 64, part)
     for slot, count, out, rows_there, cols_there in plan.sums.tolist():
-        apart = tiling.taps
-        _put(desc, dw, [out], rows_there, cols_there, cols, slots[slot:slot + count * apart:apart].sum(axis=0))
+        there = slots[slot:slot + count * plan.apart:plan.apart]
+        _put(desc, dw, [out], rows_there, cols_there, part, there.sum(axis=0))
     return dw.reshape(desc.w_shape)
 
 

@@ -25,7 +25,6 @@ SIDE, CHUNK, STEP = 8, 64, 16  # pixels of a tile's side; channels of a block, a
 MOST_STAGES, MOST_DILATION = 12, 255
 TAPS, MOST_WGRAD_STAGES = 9, 6
 SLOT = CHUNK * TAPS * CHUNK    # floats of a part: 64 channels of g, taps, 64 channels of x
-SPLIT = 8                      # threads that share the slots of an element
 
 
 class Tile(NamedTuple):
@@ -249,7 +248,7 @@ class HaloWgrad(OnOperands):
         add_up = sum_of([
             (part * cut.slices, cut.slices, g * CHUNK * TAPS * ic + x * CHUNK, min(CHUNK, oc - g * CHUNK) * TAPS,
              min(CHUNK, ic - x * CHUNK))
-            for part in range(cut.parts) for g, x in [divmod(part, cut.x_chunks)]], CHUNK * TAPS, CHUNK, ic, SPLIT)
+            for part in range(cut.parts) for g, x in [divmod(part, cut.x_chunks)]], CHUNK * TAPS, CHUNK, ic)
         sizes = *pixels, cut.x_chunks, cut.parts, (cut.pitch - SIDE) // 2, cut.unit, cut.stages, ic, oc
         grid, halo, box = cut.parts * cut.slices, (CHUNK, cut.pitch, cut.pitch, 1), (CHUNK, SIDE, SIDE, 1)
 

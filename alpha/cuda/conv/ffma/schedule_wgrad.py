@@ -47,7 +47,7 @@ class Schedule(NamedTuple):
     taps: np.ndarray   # (taps, 8), columns as in TAP_FIELDS; `WgradTap` in sk_dilated.cu
     units: np.ndarray  # (units, 8), columns as in `WgradUnit`
     first: np.ndarray  # (blocks + 1,), block b computes units first[b] .. first[b + 1] - 1
-    sums: np.ndarray   # (tiles in several units, 5), what `SumTile` of conv/sum_slices.cu begins with
+    sums: np.ndarray   # (tiles in several units, 5), rows as `SumTile` of conv/sum_slices.cu has them
     slots: int         # tiles of workspace
     time_us: float     # estimate
 

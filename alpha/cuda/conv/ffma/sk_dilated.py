@@ -27,26 +27,29 @@ LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared mem
 WGRAD_ARGS = ("ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, ptr first, i64 x_image, i64 g_image, i32 x_h, "
               "i32 x_w, i32 g_h, i32 g_w, i32 rows, i32 cols, i32 dw_row, i64 x_plane, i64 g_plane, ptr x_scale, "
               f"ptr g_scale, {EXACT_ARGS}")
-_SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
+_SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_quads, i32 tile_cols, "
                      "i32 dw_row, i32 split, i32 apart", threads=256)
-MOST_SPLIT = 32
+MOST_SPLIT = 32            # threads that share an element of a sum
+ENOUGH_THREADS = 1 << 17   # of a sum: more share no further
 
 
-def sum_of(tiles: Any, rows: int, columns: int, dw_row: int, split: int, apart: int = 1
+def sum_of(tiles: Any, rows: int, columns: int, dw_row: int, apart: int = 1, accumulators: bool = False
            ) -> Callable[[Array, Array], None]:
     """Returns the launch (workspace, dw) that adds up the slots of tiles of rows x columns.
 
     tiles: of each the first slot, the number of slots, the elements of dw up to it, and the rows and columns of it that
-        exist, as `SumTile` of conv/sum_slices.cu begins.
-    split: threads that share an element.
+        exist, as `SumTile` of conv/sum_slices.cu has them.
     apart: how far the slots of a tile are from each other.
+    accumulators: slots are as wgmma has them in registers.
     """
-    table, floats = np.zeros((len(tiles), 8), np.int32), rows * columns
-    table[:, :5] = tiles
-    there, grid = upload(table), (floats * split // 1024, len(tiles))
+    table, quads, row = np.array(tiles, np.int32).reshape(-1, 5), rows * columns // 4, 0 if accumulators else columns
+    most, threads, split = table[:, 1].max(initial=1), quads * len(tiles), 1
+    while split < MOST_SPLIT and (quads * split % 256 or (2 * split <= most and threads * split < ENOUGH_THREADS)):
+        split *= 2
+    there, grid = upload(table), (quads * split // 256, len(tiles))
 
     def launch(work: Array, dw: Array) -> None:
-        _SUM_SLICES(grid, work, dw, there, floats, columns, dw_row, split, apart)
+        _SUM_SLICES(grid, work, dw, there, quads, row, dw_row, split, apart)
     return launch
 
 
@@ -98,10 +101,7 @@ class WgradTile(ConvTile):
         sizes = (h.i * w.i * desc.ic, h.o * w.o * pitch, h.s * w.i * desc.ic, w.s * desc.ic, w.o * pitch, pitch,
                  desc.oc // desc.groups, icg, dw_row)
         slots, tile_floats = plan.slots, tile.rows * tile.columns
-        split = 1
-        while split < MOST_SPLIT and len(plan.sums) and split * len(plan.sums) * 2 <= slots:
-            split *= 2
-        grid, add_up = len(plan.first) - 1, sum_of(plan.sums, tile.rows, tile.columns, dw_row, split)
+        grid, add_up = len(plan.first) - 1, sum_of(plan.sums, tile.rows, tile.columns, dw_row)
 
         def run(x: Any, g: Any, dw: Array, scaled: tuple[Any, ...]) -> None:
             work, out = empty((slots * tile_floats,), "float32") if slots else None, offset(dw, 4 * first * dw_row)

@@ -24,7 +24,7 @@ CHANNELS, ALL_CHANNELS, MOST_CHANNELS = (1, 3), (1, 2, 3, 4), 16  # of x: forwar
 COLUMNS, MOST, POSITIONS, FILTERS = 32, 8, 512, 3072            # of the kernels
 GROUPS = (1, 2, 4)                                              # of MOST outputs, that a block of wgrad may have
 THREADS, BLOCKS = 128, 4                                        # of a block; on a multiprocessor
-SPLIT, BANKS = 32, 32                                           # threads that share a sum; of shared memory
+BANKS = 32                                                      # of shared memory
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "ih", "iw", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w",
     "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "pixels", "pitch", "ic", "groups"))
@@ -134,7 +134,7 @@ class Few(Candidate):
         blocks = blocks_of(sizes[-1], context.sm_count * BLOCKS // (cut.columns * cut.outputs))
         add_up = sum_of([((k * cut.columns + j) * blocks, blocks, k * rows * depth + j * columns,
                           min(rows, desc.oc - k * rows), min(columns, depth - j * columns))
-                         for k in range(cut.outputs) for j in range(cut.columns)], rows, columns, depth, SPLIT)
+                         for k in range(cut.outputs) for j in range(cut.columns)], rows, columns, depth)
 
         def launch(x: Array, g: Array, dw: Array) -> None:
             work = empty((cut.outputs * cut.columns * blocks * rows * columns,), "float32")

@@ -20,7 +20,7 @@ from alpha.cuda.conv.schedule import is_product
 from alpha.cuda.conv.split import slots_of
 from alpha.cuda.conv.wgmma.boxes import Box, wgrad_box
 from alpha.cuda.conv.wgmma.schedule import longest_first
-from alpha.cuda.conv.wgmma.taps import BLOCK, SEGMENT_FIELDS, Group, Tiling, groups_of
+from alpha.cuda.conv.wgmma.taps import BLOCK, CONSUMER_ROWS, SEGMENT_FIELDS, Group, Tiling, consumers, groups_of
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
 UNIT_FIELDS = ("next", "row", "col", "rows", "cols", "begin", "end", "step", "slot", "taps", "shift0",
@@ -43,7 +43,8 @@ class Schedule(NamedTuple):
     # first unit of block b, `next` the row of the one behind it or -1.
     units: np.ndarray
     blocks: int       # of the grid
-    sums: np.ndarray  # (taps of tiles in slots, 5), what `SumTile` of conv/sum_slices.cu begins with; slots of a tap
+    sums: np.ndarray  # (parts of tiles in slots, 5), rows as `SumTile` of conv/sum_slices.cu has them
+    apart: int        # how far the slots of a part, a consumer's of a tap, are from each other
     slots: int        # of the workspace, of units
 
 
@@ -93,11 +94,13 @@ def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
         table = _in_clusters(table, tiling.cluster)
         blocks = len(table)
 
-    sums = [(start[t] * tiling.sums * tiling.taps + tap, pieces[t] * tiling.sums, out[t, tap],
-             min(tiles[t, 3], tiling.rows), min(tiles[t, 4], tiling.tap_columns))
-            for t in np.flatnonzero(stored) for tap in range(taps[t])]
+    sums = [((start[t] * consumers(tiling.rows) + part) * tiling.taps + tap, pieces[t] * tiling.sums,
+             out[t, tap] + down * dw_row + right,
+             min(rows - down, CONSUMER_ROWS), min(cols - right, tiling.part_columns))
+            for t in np.flatnonzero(stored) for rows, cols in [tiles[t, 3:]] for tap in range(taps[t])
+            for part, (down, right) in enumerate(tiling.corners) if rows > down and cols > right]
     return Schedule(box, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, 5),
-                    int((pieces * stored).sum()))
+                    len(tiling.corners) * tiling.taps, int((pieces * stored).sum()))
 
 
 @lru_cache(maxsize=512)

@@ -20,7 +20,8 @@
 // Threads:  a unit is some of the blocks of k of one tile (schedule_wgrad.py). A tile of several units is added up by
 //           sum_slices.cu, in order. A consumer has 64 rows; of 64 rows by 128 columns or more of one tap, each of two
 //           has half of the columns. Fewer, or several taps: two consumers take turns, and their sums are added up like
-//           those of two units. A slot has [tap][row][channel] of a tile, of which those are stored that exist
+//           those of two units. A slot has the accumulators of each consumer: those of rows and columns that exist, in
+//           steps of 16 and 8
 // Exact:    where planes do not hold an operand, conv/exact/wgrad_sum.cuh makes the sums
 // Clusters: CLUSTER blocks may have a unit in common (schedule_wgrad.py). At the end they show each other their sums
 //           where the buffers were, and each adds up a part of all
@@ -35,22 +36,6 @@
 using Tile =
     WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS, BLOCKS_TOGETHER>;
 constexpr bool EXACT_TOO = HAS_EXACT_WAY<ELEMENT, float>;
-
-// Where the elements of a tile go: into dw, or into a slot, which has a tile of each tap.
-struct Target {
-  float *to;
-  const int *out;                  // elements of dw up to each tap's; of a slot null
-  int rows, cols, taps;            // of the tile that exist
-  int pitch;                       // of a row
-
-  // Element (row, col) of a tile and its right neighbour.
-  INLINE void put(int row, int col, float a, float b, const Scale &scale) const {
-    const int tap = col / Tile::TAP, ic = col % Tile::TAP;
-    if (row < rows && tap < taps && ic < cols)
-      *reinterpret_cast<float2 *>(to + (out ? out[tap] : tap * (Tile::BM * Tile::TAP)) + row * (long long)pitch + ic) =
-          make_float2(a * scale.first * scale.second, b * scale.first * scale.second);
-  }
-};
 
 // ---- consumers -----------------------------------------------------------------------------------------------------
 
@@ -139,20 +124,31 @@ template <class T> struct UnitSum {
   }
 };
 
-// A thread's part of 64 rows of a tile, or of those of half of its columns, in quads.
+// A thread's part of 64 rows of a tile, or of those of half of its columns, in quads of accumulators.
 template <class T> struct Part {
   const Place place;
-  const Target target;
+  const Unit *unit;
+  float *dw;
+  float4 *slot;           // of the consumer, [quad][thread]; null: the sums are complete, and go to dw
+  const int dw_row;
   const Scale &scale;
   const int first, left;  // row and column of the tile that it begins with
 
-  INLINE bool rows_exist() const { return first + place.thread / 32 * 16 < target.rows; }
-  INLINE bool cols_exist(int quad) const { return left + quad * 8 % T::WIDTH < target.cols; }
+  INLINE bool rows_exist() const { return first + place.thread / 32 * 16 < unit->rows; }
+  INLINE bool cols_exist(int quad) const { return left + quad * 8 % T::WIDTH < unit->cols; }
 
-  INLINE void put(int quad, const float4 &v) const {
-    const int row = first + place.row_in_box(0), col = left + place.col(4 * quad);
-    target.put(row, col, v.x, v.y, scale);
-    target.put(row + 8, col, v.z, v.w, scale);
+  INLINE void put(int quad, float4 v) const {
+    const float scale_x = scale.first, scale_g = scale.second;
+    v = make_float4(v.x * scale_x * scale_g, v.y * scale_x * scale_g, v.z * scale_x * scale_g, v.w * scale_x * scale_g);
+    if (slot) {
+      if (cols_exist(quad)) slot[quad * 128 + place.thread] = v;
+      return;
+    }
+    const int row = first + place.row_in_box(0), col = left + place.col(4 * quad), tap = col / T::TAP, ic = col % T::TAP;
+    if (tap >= unit->taps || ic >= unit->cols) return;
+    float *to = dw + unit->out[tap] + row * (long long)dw_row + ic;
+    if (row < unit->rows) *reinterpret_cast<float2 *>(to) = make_float2(v.x, v.y);
+    if (row + 8 < unit->rows) *reinterpret_cast<float2 *>(to + 8 * (long long)dw_row) = make_float2(v.z, v.w);
   }
 };
 
@@ -169,19 +165,15 @@ template <class T, int N> INLINE void store_unit(const float (&sum)[N], char *bu
 
 // A consumer: sums, and stores its part of the units. EXACT: see exact_sum.cuh.
 template <bool EXACT, class Next>
-INLINE void sum_units(Ring<Tile> &ring, const Unit *unit, const Next &next, float *dw, float *work, int dw_row,
+INLINE void sum_units(Ring<Tile> &ring, const Unit *unit, const Next &next, float *dw, float4 *work, int dw_row,
                       const Scale &scale, const Exact &exact, const WgradShape &shape, bool boxed) {
   const int consumer = consumer_number();
   const auto same = [](int number) { return ptx::uniform(number); };
   for (;; unit = next(unit)) {
     const auto store = [&](const auto &sum, int first) {
-      const auto put = [&](float *to, const int *out, int pitch) {
-        store_unit<Tile>(sum, ring.buffers, {Place(), {to, out, unit->rows, unit->cols, unit->taps, pitch}, scale,
-                         Tile::BM == 64 ? 0 : consumer * 64, Tile::HALVES ? consumer * Tile::WIDTH : 0}, first);
-      };
-      const long long slot = Tile::IN_TURN ? 2 * unit->slot + consumer : unit->slot;
-      if (unit->slot < 0) put(dw, unit->out, dw_row);
-      else put(work + slot * (Tile::BM * Tile::BN), nullptr, Tile::TAP);
+      float4 *slot = work + ((long long)unit->slot * Tile::CONSUMERS + consumer) * (Tile::SUMS * 32);
+      store_unit<Tile>(sum, ring.buffers, {Place(), unit, dw, unit->slot < 0 ? nullptr : slot, dw_row, scale,
+                       Tile::BM == 64 ? 0 : consumer * 64, Tile::HALVES ? consumer * Tile::WIDTH : 0}, first);
     };
     if constexpr (EXACT) {
       exact_unit<Tile>(exact, shape, boxed, ring.buffers, unit, store);
@@ -201,7 +193,7 @@ INLINE void sum_units(Ring<Tile> &ring, const Unit *unit, const Next &next, floa
 // set up: from a cold start the chain of tables is what a small layer would wait for.
 ALPHA_GLOBAL(sk_dilated_wgmma, (Tile::THREADS, 1) CLUSTERS,
              (const __grid_constant__ ptx::TensorMaps few, const CUtensorMap *more, int first_g, float *dw,
-              float *work, const int *units, int unit_ints, const float *scale_x, const float *scale_g, int images,
+              float4 *work, const int *units, int unit_ints, const float *scale_x, const float *scale_g, int images,
               int rows, int boxed, int wide_x, int wide_g, int x_once, int g_once, int g_row, int g_step, int x_row,
               int x_step, int dw_row, Exact exact, WgradShape shape)) {
   ptx::follow();

@@ -12,7 +12,7 @@ consumers multiplies all taps of a tile or one: where two of three have products
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from alpha.cuda.conv.costs import device
@@ -56,9 +56,19 @@ class Tiling(NamedTuple):
 
     @property
     def sums(self) -> int:
-        """Of a unit: of two consumers that take its blocks of k in turn each has one, which are added up like units.
-        Where 64 rows of a tap have enough columns, each has half of these."""
-        return 2 if self.rows == CONSUMER_ROWS and (self.taps > 1 or self.tap_columns < 2 * BLOCK) else 1
+        """Of a unit: of two consumers that take its blocks of k in turn each has one, which are added up like units."""
+        return consumers(self.rows) // len(self.corners)
+
+    @property
+    def part_columns(self) -> int:
+        """Of a tap, of a consumer: where 64 rows of one tap have enough columns, each has half of them."""
+        halves = self.rows == CONSUMER_ROWS and self.taps == 1 and self.tap_columns >= 2 * BLOCK
+        return self.tap_columns // (2 if halves else 1)
+
+    @property
+    def corners(self) -> list[tuple[int, int]]:
+        """First row and column of the parts of 64 rows by `part_columns` that consumers have of a tap."""
+        return list(product(range(0, self.rows, CONSUMER_ROWS), range(0, self.tap_columns, self.part_columns)))
 
     def cost(self, width: int, taps: int) -> float:
         """Returns what a block or strip of a segment takes, in the time of a block, or pixel, where all is there."""

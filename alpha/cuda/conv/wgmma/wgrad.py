@@ -15,7 +15,7 @@ from alpha.cuda.conv.wgmma import STREAMED_BYTES, OnOperands, Run, pixels_as_ima
 from alpha.cuda.conv.wgmma.boxes import Box
 from alpha.cuda.conv.wgmma.schedule import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
-from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
+from alpha.cuda.conv.wgmma.taps import CONSUMER_ROWS, Tiling, consumers, longest_chain
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
@@ -25,8 +25,6 @@ from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 ROW = 65536                            # distance of rows of positions in boxes, see wgrad_producer.cuh
 LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
-MOST_SPLIT = 8                         # threads that share an element of a sum
-ENOUGH_THREADS = 1 << 17               # of the sum: more split no further
 
 
 class WgradTile(NamedTuple):
@@ -182,9 +180,9 @@ class WgmmaWgrad(OnOperands):
         moves = w.f, h.s, w.s, h.p, w.p, h.d, w.d
         shape = np.array([*desc.x_shape, *desc.y_shape[1:3], channels or desc.oc, *moves, *box, 0], np.int32).tobytes()
         kernel, grid, ints = self.kernel, plan.blocks, plan.units.shape[1]
-        slot_floats, of_tap = plan.slots * self.tiling(desc).slot_bytes // 4, tile.rows * tile.tap_columns
-        split = _split(len(plan.sums) * of_tap // 4, int(plan.sums[:, 1].max(initial=1)))
-        add_up = sum_of(plan.sums, tile.rows, tile.tap_columns, dw_row, split, tile.taps)
+        tiling = self.tiling(desc)
+        slot_floats, part = plan.slots * tiling.slot_bytes // 4, (CONSUMER_ROWS, tiling.part_columns)
+        add_up = sum_of(plan.sums, *part, dw_row, plan.apart, accumulators=True)
 
         @by_address
         def maps(x_ptr: int, g_ptr: int, dtype: str) -> tuple[Any, ...]:
@@ -250,14 +248,6 @@ def _met(axis: Axis, which: str) -> list[tuple[int, int]]:
 def _maps(ptr: int, dtype: str, form: Form) -> bytes:
     return tensor_maps(ptr, dtype, form.dims, form.boxes, form.strides, swizzle=2 * form.boxes[0][0],
                        offsets=form.offsets)
-
-
-def _split(threads: int, most_slots: int) -> int:
-    """Returns over how many threads the slots of an element are spread."""
-    split = 1
-    while split < MOST_SPLIT and threads * split < ENOUGH_THREADS and 2 * split <= most_slots:
-        split *= 2
-    return split
 
 
 CANDIDATES = tuple(WgmmaWgrad(reads, tile) for reads, form in READS.items() for tile in TILES[form.planes])

@@ -26,7 +26,6 @@ MOST_CHUNKS = (1, 3, 5, 12)                            # of 32 k: 3x3, 5x5, 7x7 
 BLOCKS = 2                                             # resident on a multiprocessor, as registers allow
 MOST_LINES = 0x7fff                                    # of an output: StemRow in stem_mma.cuh
 STATIC = 2304                                          # bytes of shared memory that fprop has beside
-SPLIT = 32                                             # threads that share an element of a sum over blocks
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "images", "ih", "iw", "ic", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h",
     "dilation_w", "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "line"))
@@ -153,7 +152,7 @@ class StemMmaWgrad(Candidate):
         add_up = sum_of([
             ((row * chunks + chunk) * blocks, blocks, row * COLUMNS * depth + chunk * CHUNK,
              min(COLUMNS, desc.oc - row * COLUMNS), min(CHUNK, depth - chunk * CHUNK))
-            for row in range(row_tiles) for chunk in range(chunks)], COLUMNS, CHUNK, depth, SPLIT)
+            for row in range(row_tiles) for chunk in range(chunks)], COLUMNS, CHUNK, depth)
         work_size = blocks * chunks * row_tiles * COLUMNS * CHUNK
 
         def launch(x: Array, g: Array, dw: Array) -> None:
