@@ -1,6 +1,6 @@
 """Kernels: a declaration, its compiled module, and the cheapest launch that PyCUDA allows.
 
-    ARGSORT = per_dtype("sort.cu", "argsort", "ptr x, ptr y, i64 n, i64 columns, i32 descending")
+    ARGSORT = per_dtype("shape.cu", "argsort", "ptr x, ptr y, i64 n, i64 columns, i32 descending")
     ARGSORT[x.dtype](blocks, x, y, x.size, x.shape[1], 0)
 
 A declaration names the source, the entry and its arguments; the layout of the parameter buffer follows from the

@@ -30,8 +30,9 @@ INCLUDE_DIRS = (HOME / "include", HOME)
 PACKED = HOME / "packed"  # what a wheel may bring
 FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 
-TAKE_SECONDS = {"batch_norm", "elementwise", "layer_norm", "pool", "reduce", "softmax", "update"}  # .cu
-PARTS = ("bfloat16", "16", "int")  # that these are compiled in, beside float32, by the last word of an entry's name
+# .cu files that are compiled in parts: what the last word of an entry's name has in it; and the rest, float32
+PARTS = {"loss": ("16",), **dict.fromkeys(("batch_norm", "elementwise", "layer_norm", "pool", "reduce", "softmax",
+                                           "update"), ("bfloat16", "16", "int"))}
 
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
 
@@ -126,8 +127,8 @@ def declare(source: str | Path, defines: Defines | None, entry: str, codes: str)
         codes: of the arguments, as `struct` has them; b: a block of bytes.
     """
     path = SOURCES.get(str(source), Path(source))
-    last = entry.rpartition("_")[2] if path.stem.partition("-")[0] in TAKE_SECONDS else ""
-    part = [("ALPHA_PART", part) for part in PARTS if part in last][:1]
+    parts = PARTS.get(path.stem.partition("-")[0], ())
+    part = [("ALPHA_PART", part) for part in parts if part in entry.rpartition("_")[2]][:1]
     unit = Unit(path, tuple(sorted([*(defines or {}).items(), *part])))
     entries = _declared.setdefault(unit, {})
     if entry not in entries or is_users(unit):

@@ -32,7 +32,7 @@ _COPY_BOX, _TRANSPOSE, _PAD, _TAKE = (
                        ("pad", f"ptr from, ptr to, u64 pattern, i64 n, {layout_type(1, _FRAME.size)} frame"),
                        ("take", "ptr x, ptr index, ptr y, i64 n, i64 units, u64 magic, i32 shift, i64 rows, i32 nan")))
 _TAKE_GRAD = per_dtype("shape.cu", "take_grad", "ptr g, ptr index, ptr dx, i64 count, i64 rows, i64 columns")
-_ARGSORT = per_dtype("sort.cu", "argsort", "ptr x, ptr y, i64 n, i64 columns, i32 descending",
+_ARGSORT = per_dtype("shape.cu", "argsort", "ptr x, ptr y, i64 n, i64 columns, i32 descending",
                      dtypes=NUMBERS)
 _cached = lru_cache(maxsize=4096)
 

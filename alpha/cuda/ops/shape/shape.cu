@@ -1,5 +1,5 @@
-// What:     elements that move and do not change: boxes, transposed matrices, rows by their numbers; and the gradient
-//           of the last, a sum in a fixed order. Any number of blocks does; the callers ask for one pass
+// What:     elements that move and do not change: boxes, transposed matrices, rows by their numbers; the gradient of
+//           the last, a sum in a fixed order; and orders. Any number of blocks does; the callers ask for one pass
 // Layout:   C-contiguous. Moved is a unit of 1, 2, 4, 8 or 16 bytes: an element, or as many as stay together.
 // Requires: tensors aligned to the unit
 // Threads:  a unit each, neighbours beside each other in what is written
@@ -169,3 +169,34 @@ template <class T> INLINE void take_grad(const T *g, const i64 *index, T *dx, i6
   ALPHA_ENTRY(take_grad_##dtype, (THREADS), (const T *g, const i64 *index, T *dx, i64 count, i64 rows, i64 columns), \
               take_grad(g, index, dx, count, rows, columns))
 FLOAT_KERNELS(TAKE_GRAD)
+
+// y[r, k] = which element of row r is the k-th in order; equals keep their order, NaN counts as the largest.
+// Floats compare as float32; integers in a type that has them all.
+// Threads: an element each, which counts the elements of its row that come before it: columns steps, so for rows of up to
+//          some ten thousand columns
+template <class C> INLINE bool below(C a, C b) { return a < b; }
+template <> INLINE bool below(float a, float b) { return a < b || (b != b && a == a); }
+
+template <class C, class T> INLINE void argsort(const T *x, i64 *y, i64 n, i64 columns, int descending) {
+  for (i64 i = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x; i < n; i += static_cast<i64>(gridDim.x) * THREADS) {
+    const i64 column = i % columns;
+    const T *row = x + (i - column);
+    const C mine = widen<C>(row[column]);
+    i64 place = 0;
+    for (i64 k = 0; k < columns; k++) {
+      const C other = widen<C>(row[k]);
+      const bool less = below(other, mine), more = below(mine, other);
+      place += (descending ? more : less) || (k < column && !less && !more);
+    }
+    y[i - column + place] = column;
+  }
+}
+
+#define ARGSORT(T, dtype) ARGSORT_AS(float, T, dtype)
+#define ARGSORT_AS(C, T, dtype) \
+  ALPHA_ENTRY(argsort_##dtype, (THREADS), (const T *x, i64 *y, i64 n, i64 columns, int descending), \
+              argsort<C>(x, y, n, columns, descending))
+FLOAT_KERNELS(ARGSORT)
+ARGSORT_AS(int, int, int32)
+ARGSORT_AS(i64, i64, int64)
+ARGSORT_AS(int, u8, uint8)
