@@ -85,7 +85,9 @@ def test_a_long_file_is_a_module_per_element_type(declared):
                Kernel("reduce.cu", "max_rows_uint8", "ptr x"), Kernel("pool.cu", "gather_int32_float32", "ptr x")]
     parts = [dict(k.unit.defines).get("ALPHA_PART", "") for k in kernels]
     assert parts == ["", "bfloat16", "16", "int", "int", ""] and len(units()) == 5
-    assert not Kernel("loss.cu", "forward_bfloat16", "ptr x").unit.defines
+    losses = [k.unit.defines for k in per_dtype("loss.cu", "forward", "ptr x").values()]
+    assert losses == [(), (("ALPHA_PART", "16"),), (("ALPHA_PART", "16"),)], "two parts: the 16-bit types in one"
+    assert not Kernel("cast.cu", "cast_float32_bfloat16", "ptr x").unit.defines
     assert chain.macros(*kernels[0].unit[:1], {}) == ["-DALPHA_DECLARED=1", "-DALPHA_CODES_sum_rows_float32=P"]
 
 
