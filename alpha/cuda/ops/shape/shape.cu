@@ -93,7 +93,8 @@ template <int TILE, class T> INLINE void transpose(const T *x, T *y, i64 batches
 template <class T>
 INLINE void take(const T *x, const i64 *index, T *y, i64 n, i64 units, u64 magic, int shift, i64 rows, int nan) {
   move(y, n, [&](i64 i, T &unit) {
-    const i64 place = units == 1 ? i : __umul64hi(i, magic) >> shift, row = index[place], inside = min(max(row, i64(0)), rows - 1);
+    const i64 place = units == 1 ? i : __umul64hi(i, magic) >> shift;
+    const i64 row = index[place], inside = min(max(row, i64(0)), rows - 1);
     unit = x[i + (inside - place) * units];
     if (row != inside && nan) memset(&unit, 255, sizeof(T));
     return i;
