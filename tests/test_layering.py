@@ -35,7 +35,7 @@ MAX_FUNCTION_LINES = 60
 # in float32 take 0.84 of their time.
 # All together they are to be 20,500 at most.
 MAX_CUDA_LINES = {"conv/coconv": 1_155, "conv/transformed": 894, "ops/matmul/rows": 195, "ops": 5_292, "lazy": 1_480,
-                  "runtime": 2_148, "include": 1_489, "": 7_836}
+                  "runtime": 2_148, "include": 1_489, "": 7_837}
 MAX_FILES = {"alpha/cuda": 16, "alpha": 24}  # of a folder in these, subfolders not counted
 
 # Room -> the rooms that it may import; the longest matching name counts.

@@ -46,6 +46,7 @@ def sum_of(tiles: Any, rows: int, columns: int, dw_row: int, apart: int = 1, acc
     most, threads, split = table[:, 1].max(initial=1), quads * len(tiles), 1
     while split < MOST_SPLIT and (quads * split % 256 or (2 * split <= most and threads * split < ENOUGH_THREADS)):
         split *= 2
+    assert quads * split % 256 == 0, f"{rows}x{columns}: a block of 256 threads has whole parts of a tile"
     there, grid = upload(table), (quads * split // 256, len(tiles))
 
     def launch(work: Array, dw: Array) -> None:
