@@ -34,8 +34,8 @@ MAX_FUNCTION_LINES = 60
 # Chains that write planes, read them and make again what their reader has are 100: steps of MobileNetV2 and airbench94
 # in float32 take 0.84 of their time.
 # All together they are to be 20,500 at most.
-MAX_CUDA_LINES = {"conv/coconv": 1_155, "conv/transformed": 894, "ops/matmul/rows": 195, "ops": 5_292, "lazy": 1_480,
-                  "runtime": 2_148, "include": 1_489, "": 7_837}
+MAX_CUDA_LINES = {"conv/coconv": 1_155, "conv/transformed": 894, "ops/matmul/rows": 195, "ops": 5_300, "lazy": 1_480,
+                  "runtime": 2_147, "include": 1_489, "": 7_837}
 MAX_FILES = {"alpha/cuda": 16, "alpha": 24}  # of a folder in these, subfolders not counted
 
 # Room -> the rooms that it may import; the longest matching name counts.
@@ -83,6 +83,9 @@ MAY_IMPORT = {
     "alpha.cuda": {"alpha.cuda", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
                    "alpha.errors", "alpha.fuse", "alpha.lifetimes", "alpha.methods", "alpha.packed", "alpha.random",
                    "alpha.recompute", "alpha.tensor", "alpha.graph", "alpha.trace", "alpha.versions"},
+    "alpha.cuda.runtime": {"alpha.cuda.runtime", "alpha.backend", "alpha.build", "alpha.config", "alpha.errors",
+                           "alpha.graph", "alpha.lifetimes", "alpha.packed", "alpha.random", "alpha.recompute",
+                           "alpha.tensor", "alpha.trace"},  # it knows no op
     "alpha.nn": {"alpha.nn", "alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.errors",
                  "alpha.precision", "alpha.random", "alpha.inputs", "alpha.backend", "alpha.inputs.schema",
                  "alpha.methods"},

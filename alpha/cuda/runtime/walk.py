@@ -10,7 +10,6 @@ from typing import NamedTuple
 from alpha.backend import HALF_DTYPES
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE
-from alpha.ops.conv_desc import ceil_div
 
 THREADS = 256      # of a block
 BLOCKS = 1056      # keep a large GPU busy: 8 per multiprocessor of an H100. Fixed, so that no sum depends on the GPU
@@ -71,12 +70,12 @@ def walk(rows: int, columns: int, blocks: int = BLOCKS, longest: int = LONGEST, 
 
     A thread gets up to `longest` rows of a chunk.  Tiles have about `across` columns if threads then have 4 rows each.
     """
-    most = max(1, min(THREADS // max(1, min(4, rows)), max(across, THREADS // max(1, ceil_div(rows, 4)))))
-    tiles = ceil_div(columns, most)
-    width = ceil_div(columns, max(1, tiles)) or 1
+    most = max(1, min(THREADS // max(1, min(4, rows)), max(across, THREADS // max(1, -(-rows // 4)))))
+    tiles = -(-columns // most)
+    width = -(-columns // max(1, tiles)) or 1
     step = max(1, min(THREADS // width, rows))
-    steps = ceil_div(ceil_div(rows, step), ceil_div(blocks, max(1, tiles)))
-    chunk = step * min(longest, max(4, steps))
-    chunks = ceil_div(rows, chunk)
+    steps, down = -(-rows // step), -(-blocks // max(1, tiles))
+    chunk = step * min(longest, max(4, -(-steps // down)))
+    chunks = -(-rows // chunk)
     block = struct.pack("@qqiiiiq", rows, columns, width, step, tiles, chunks, chunk)
     return Walk(tiles * chunks, chunks, chunk, block)

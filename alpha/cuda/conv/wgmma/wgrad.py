@@ -181,8 +181,8 @@ class WgmmaWgrad(OnOperands):
         shape = np.array([*desc.x_shape, *desc.y_shape[1:3], channels or desc.oc, *moves, *box, 0], np.int32).tobytes()
         kernel, grid, ints = self.kernel, plan.blocks, plan.units.shape[1]
         tiling = self.tiling(desc)
-        slot_floats, part = plan.slots * tiling.slot_bytes // 4, (CONSUMER_ROWS, tiling.part_columns)
-        add_up = sum_of(plan.sums, *part, dw_row, plan.apart, accumulators=True)
+        slot_floats = plan.slots * tiling.slot_bytes // 4
+        add_up = sum_of(plan.sums, CONSUMER_ROWS, tiling.part_columns, dw_row, plan.apart, accumulators=True)
 
         @by_address
         def maps(x_ptr: int, g_ptr: int, dtype: str) -> tuple[Any, ...]:

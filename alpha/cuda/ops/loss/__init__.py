@@ -11,8 +11,9 @@ import numpy as np
 
 from alpha.cuda.ops.reduce import SMALL_ROW, row_width
 from alpha.cuda.runtime.memory import Array, download, empty, upload
-from alpha.cuda.runtime.walk import THREADS, ceil_div, per_piece, pieces_of
+from alpha.cuda.runtime.walk import THREADS, per_piece, pieces_of
 from alpha.ops import loss as ops
+from alpha.ops.conv_desc import ceil_div
 from alpha.ops.elementwise import eq
 
 BLOCKS = 396  # of the forward pass, which take one row after the other: as many as an H100 holds at once

@@ -17,8 +17,9 @@ from alpha.cuda.ops.norm import chained
 from alpha.cuda.ops.pointwise.chain import bounded, can_chain
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, Shape, empty
-from alpha.cuda.runtime.walk import BLOCKS, SUMMERS, THREADS, WALK, Walk, ceil_div, lanes_among, per_lanes, walk
+from alpha.cuda.runtime.walk import BLOCKS, SUMMERS, THREADS, WALK, Walk, lanes_among, per_lanes, walk
 from alpha.ops import norm as ops
+from alpha.ops.conv_desc import ceil_div
 
 Arrays = tuple[Array, ...]
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from alpha.cuda.ops.norm import NORM, WRITERS, Norm
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, Shape, empty
-from alpha.cuda.runtime.walk import CHAIN, SUMMERS, THREADS, WALK, Walk, ceil_div, per_piece, pieces_of, walk
+from alpha.cuda.runtime.walk import CHAIN, SUMMERS, THREADS, WALK, Walk, per_piece, pieces_of, walk
 from alpha.ops import norm as ops
+from alpha.ops.conv_desc import ceil_div
 
 Arrays = tuple[Array, ...]
 

@@ -19,9 +19,9 @@ from alpha.cuda.ops.pointwise import as_int64
 from alpha.cuda.ops.reduce import mean_cuda
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, empty
-from alpha.cuda.runtime.walk import CHAIN, LANES, THREADS, ceil_div, per_piece
+from alpha.cuda.runtime.walk import CHAIN, LANES, THREADS, per_piece
 from alpha.ops import pool as ops
-from alpha.ops.conv_desc import Pair, Shape
+from alpha.ops.conv_desc import Pair, Shape, ceil_div
 
 MAX_THREADS = 1 << 30    # of a launch; a kernel counts them in 31 bits
 ENOUGH_THREADS = 1 << 20  # more of them take several images each, up to MAX_IMAGES

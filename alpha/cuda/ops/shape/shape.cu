@@ -88,12 +88,15 @@ template <int TILE, class T> INLINE void transpose(const T *x, T *y, i64 batches
   }
 }
 
+// i / n by what `division` of pointwise/layout.py gives for n.
+INLINE i64 quotient(i64 i, i64 n, u64 magic, i64 shift) { return n == 1 ? i : __umul64hi(i, magic) >> shift; }
+
 // y[i, u] = x[index[i], u] for rows of `units` units; an index outside of x makes floats NaN, else it is the nearest row.
-// magic, shift: i / units = high(i * magic) >> shift.
+// magic, shift: of units.
 template <class T>
 INLINE void take(const T *x, const i64 *index, T *y, i64 n, i64 units, u64 magic, int shift, i64 rows, int nan) {
   move(y, n, [&](i64 i, T &unit) {
-    const i64 place = units == 1 ? i : __umul64hi(i, magic) >> shift;
+    const i64 place = quotient(i, units, magic, shift);
     const i64 row = index[place], inside = min(max(row, i64(0)), rows - 1);
     unit = x[i + (inside - place) * units];
     if (row != inside && nan) memset(&unit, 255, sizeof(T));
@@ -105,14 +108,14 @@ constexpr int PARTS = 8;  // of a launch; alpha/cuda/ops/shape/concat.py knows i
 template <class T> struct Parts {
   const T *from[PARTS];
   i64 first[PARTS + 1];  // column of the whole where a part begins, and where the last one ends
-  u64 magic;             // i / columns of all parts = high(i * magic) >> shift
+  u64 magic;             // of the columns of all parts
   i64 shift;
 };
 
 // y[r, first[p] + c] = from[p][r, c] for the n units of parts that lie side by side in the rows of y.
 template <class T> INLINE void join(const Parts<T> &parts, T *y, i64 n, i64 columns, i64 pitch) {
   move(y, n, [&](i64 i, T &unit) {
-    const i64 row = columns == 1 ? i : __umul64hi(i, parts.magic) >> parts.shift;
+    const i64 row = quotient(i, columns, parts.magic, parts.shift);
     const i64 column = parts.first[0] + i - row * columns;
     int p = 0;
     while (column >= parts.first[p + 1]) p++;

@@ -7,9 +7,10 @@ from math import prod
 
 from alpha.cuda.ops.reduce import row_width
 from alpha.cuda.runtime.memory import Array, empty
-from alpha.cuda.runtime.walk import THREADS, ceil_div, per_piece, pieces_of
+from alpha.cuda.runtime.walk import THREADS, per_piece, pieces_of
 from alpha.op import Op
 from alpha.ops import activation as ops
+from alpha.ops.conv_desc import ceil_div
 
 
 @lru_cache(maxsize=4096)
