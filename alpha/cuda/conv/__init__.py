@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from alpha.cuda.conv import as_stored, depthwise, padded, wgmma
+from alpha.cuda.conv import as_stored, depthwise, grouped, padded, wgmma
 from alpha.cuda.conv.ffma import sk_dilated, slab
 from alpha.cuda.conv.first_layer import few
 from alpha.cuda.conv.first_layer.mma import stem_mma
@@ -24,7 +24,7 @@ from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.elementwise import add
 
 # Of equals the first is taken.
-for module in (slab, depthwise, sk_dilated, few, stem_mma, wgmma, as_stored, wgrad, mma, pipeline):
+for module in (slab, depthwise, sk_dilated, few, stem_mma, grouped, wgmma, as_stored, wgrad, mma, pipeline):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 

@@ -1,0 +1,194 @@
+// Convolution of narrow groups on tensor cores, by mma.sync, forward and for the gradient of the map: several groups in
+// one product.
+//
+// What:     out[n][position][o] = activation(b[o] + sum over taps, c of the group of in[n][pixel][c] * w[o][tap][c]);
+//           fprop: out is y, in is x. dgrad: out is dx, in is g, w is read with its channels turned
+// Source:   arXiv 2306.15951, ConvV2 and KS-deconv: dgrad has a class for each residue of the stride, which reads no
+//           inserted zero; block-diagonal pieces are our own
+// Layout:   maps NHWC of ELEMENT; w (OC, FH, FW, IC / groups), b (OC,), float32
+// GEMM:     rows: positions of a tile; columns: pieces of 16 output channels; sum: taps x the channels of the groups
+//           that a piece touches, K_STEP at a time. Filters lie in shared memory as mma.sync takes them:
+//           [piece][tap][step][lane][4 words], zero between channels of two groups
+// Zeros:    inserted zeros are in no class. A line of taps that meets padding alone, above or below the map, is not in
+//           the loop of a warp's rows; padding on the left and right is multiplied, 2 of 3 * OW taps of a 3x3 filter
+// Requires: sm_80; channels of in and out multiples of 16 bytes; a channel tile in whole groups fits 128 bytes of in
+//           and 64 columns; an image has fewer than 2^31 elements
+// Threads:  8 warps: the pieces of the tile, times parts of its rows; MT blocks of 16 rows a warp at a time; persistent
+//           blocks, grid (blocks, channel tiles, classes). The next tile's patch is copied while one is multiplied
+// Measured: not yet
+#include "conv/grouped/grouped.cuh"
+
+constexpr int PIECE = 16, MT = WIDE ? 2 : 4, ROWS = 16 * MT;
+
+struct GroupedMaps {
+  const ELEMENT *in;
+  const float *w, *bias;
+  ELEMENT *out;
+  const GroupedClass *classes;
+};
+
+// The weight between channel k of in and channel o of out, both counted over all groups.
+INLINE float weight(const GroupedShape &s, const float *w, int o, int k, int tap) {
+  const int group = o / s.out_group;
+  if (o >= s.out_c || k >= s.in_c || k / s.in_group != group) return 0.f;
+  return s.turned ? w[((i64)k * s.filter_taps + tap) * s.out_group + o - group * s.out_group]
+                  : w[((i64)o * s.filter_taps + tap) * s.in_group + k - group * s.in_group];
+}
+
+// The first step of a piece's sums, in the tile.
+INLINE int first_step(const GroupedShape &s, int piece) {
+  const int channel = piece * PIECE / s.out_group * s.in_group;
+  return min(channel / K_STEP, s.chunks / 2 - s.k_steps);
+}
+
+template <class E> INLINE void load_filters(const GroupedShape &s, const GroupedClass &c, const float *w, unsigned *to,
+                                            int pieces) {
+  const int taps = c.taps_h * c.taps_w;
+  for (int e = threadIdx.x; e < pieces * taps * s.k_steps * 128; e += THREADS) {
+    const int half = e % 2, block = e / 2 % 2, lane = e / 4 % 32, rest = e / 128, step = rest % s.k_steps;
+    const int tap = rest / s.k_steps % taps, piece = rest / s.k_steps / taps;
+    const int local = piece * PIECE + block * 8 + lane / 4;
+    const int o = local < s.tile_out ? blockIdx.y * s.tile_out + local : s.out_c;
+    const int k = blockIdx.y * s.tile_in + (first_step(s, piece) + step) * K_STEP + half * PER_CHUNK
+                  + lane % 4 * (WIDE ? 1 : 2);
+    const int t = c.w_first + tap / c.taps_w * c.w_h + tap % c.taps_w * c.w_w;
+    const float v = weight(s, w, o, k, t);
+    if constexpr (sizeof(E) == 4) to[e] = __float_as_uint(v);
+    else to[e] = pair_of_floats<E>(v, weight(s, w, o, k + 1, t));
+  }
+}
+
+INLINE float activated(float v, float bias, int relu) {
+  v += bias;
+  return relu && v < 0.f ? 0.f : v;  // keeps NaN
+}
+
+// The sum of the real products alone.
+INLINE float exact(const GroupedShape &s, const GroupedClass &c, const GroupedMaps &m, const GroupedTile &tile,
+                   const GroupedRow &r, int o) {
+  float sum = 0.f;
+  const int group = o / s.out_group;
+  UNROLL_BY(1) for (int th = 0; th < c.taps_h; th++)
+    UNROLL_BY(1) for (int tw = 0; tw < c.taps_w; tw++) {
+      const int h = c.in_h + (tile.h + r.h) * c.move_h + th * c.tap_h;
+      const int w = c.in_w + (tile.w + r.w) * c.move_w + tw * c.tap_w;
+      if ((unsigned)h >= (unsigned)s.in_h || (unsigned)w >= (unsigned)s.in_w) continue;
+      const ELEMENT *in = m.in + (((i64)(tile.image + r.image) * s.in_h + h) * s.in_w + w) * s.in_c;
+      UNROLL_BY(1) for (int k = group * s.in_group; k < (group + 1) * s.in_group; k++)
+        sum = fmaf(to_float(in[k]), to_float(from_float<ELEMENT>(weight(s, m.w, o, k, c.w_first + th * c.w_h
+                                                                                      + tw * c.w_w))), sum);
+    }
+  return sum;
+}
+
+template <class E> INLINE void store_row(E *to, const float (&sum)[2][4], int half, const float *bias, int left,
+                                         int relu) {
+  const int quad = threadIdx.x % 4;
+  float v[2][2];
+  UNROLL for (int j = 0; j < 2; j++)
+    UNROLL for (int q = 0; q < 2; q++)
+      v[j][q] = activated(sum[j][half * 2 + q], bias[j * 8 + quad * 2 + q], relu);
+  if constexpr (sizeof(E) == 4) {
+    UNROLL for (int j = 0; j < 2; j++)
+      if (to && j * 8 + quad * 2 < left) store_pair(to + j * 8 + quad * 2, v[j][0], v[j][1]);
+  } else {  // neighbours exchange a word: each has four channels of one block then, 8 bytes
+    const unsigned first = pair_of_floats<E>(v[0][0], v[0][1]), second = pair_of_floats<E>(v[1][0], v[1][1]);
+    const unsigned got = __shfl_xor_sync(~0u, quad % 2 ? first : second, 1);
+    const int channel = quad % 2 * 8 + (quad & 2) * 2;
+    if (to && channel < left)
+      *reinterpret_cast<uint2 *>(to + channel) = quad % 2 ? make_uint2(got, second) : make_uint2(first, got);
+  }
+}
+
+// sums += products of a warp's rows at one tap
+INLINE void multiply_tap(const GroupedShape &s, float (&sum)[MT][2][4], const ELEMENT *patch, const int (&pixel)[MT],
+                         int offset, int chunk, const unsigned *filter) {
+  for (int step = 0; step < s.k_steps; step++, filter += 128) {
+    const uint4 words = *reinterpret_cast<const uint4 *>(filter);
+    Fragment<2> b[2];
+    const unsigned v[2][2] = {{words.x, words.y}, {words.z, words.w}};
+    UNROLL for (int j = 0; j < 2; j++)
+      UNROLL for (int q = 0; q < 2; q++) {
+        if constexpr (WIDE) b[j].set(q, __uint_as_float(v[j][q]));
+        else b[j].set(q, v[j][q]);
+      }
+    Fragment<4> a[MT];
+    UNROLL for (int i = 0; i < MT; i++) {
+      unsigned word[4];
+      ptx::ldmatrix_x4(word, patch + place(pixel[i] + offset, chunk + step * 2));
+      UNROLL for (int q = 0; q < 4; q++) {
+        if constexpr (WIDE) a[i].set(q, __uint_as_float(word[q]));
+        else a[i].set(q, word[q]);
+      }
+    }
+    multiply(sum, a, b);
+  }
+}
+
+ALPHA_GLOBAL(conv_grouped, (THREADS, 2), (GroupedMaps m, GroupedShape s, int patch_size, int relu, int unused)) {
+  ptx::follow();
+  DYNAMIC_SHARED(ELEMENT, patches);  // two, and the filters
+  __shared__ GroupedRow rows[POSITIONS];
+  __shared__ float bias[64];
+  __shared__ GroupedClass shared_class;
+  if (threadIdx.x == 0) shared_class = m.classes[blockIdx.z];
+  __syncthreads();
+  const GroupedClass &c = shared_class;
+  unsigned *filter = reinterpret_cast<unsigned *>(patches + 2 * patch_size);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, pieces = (s.tile_out + PIECE - 1) / PIECE;
+  const int piece = warp % pieces, parts = WARPS / pieces, part = warp / pieces, taps = c.taps_h * c.taps_w;
+  const int out0 = blockIdx.y * s.tile_out, channel = piece * PIECE, count = c.tile_images * c.tile_h * c.tile_w;
+  grouped_rows(c, rows);
+  load_filters<ELEMENT>(s, c, m.w, filter, pieces);
+  for (int e = threadIdx.x; e < 64; e += THREADS) bias[e] = m.bias && out0 + e < s.out_c ? m.bias[out0 + e] : 0.f;
+  if (blockIdx.x < c.tiles) copy_grouped(s, c, GroupedTile(c, blockIdx.x), m.in, patches, blockIdx.y * s.tile_in);
+  ptx::cp_async_commit();
+  const int left = min(s.tile_out, s.out_c - out0) - channel, chunk = first_step(s, piece) * 2 + lane / 16;
+  const unsigned *mine = filter + (piece * taps * s.k_steps) * 128 + lane * 4;
+  int buffer = 0;
+  for (int number = blockIdx.x; number < c.tiles; number += gridDim.x, buffer ^= 1) {
+    ptx::cp_async_wait<0>();
+    __syncthreads();
+    const int next = number + gridDim.x;
+    if (next < c.tiles)
+      copy_grouped(s, c, GroupedTile(c, next), m.in, patches + (buffer ^ 1) * patch_size, blockIdx.y * s.tile_in);
+    ptx::cp_async_commit();
+    const GroupedTile tile(c, number);
+    const ELEMENT *patch = patches + buffer * patch_size;
+    for (int row = part * ROWS; row < count && part < parts; row += parts * ROWS) {
+      int pixel[MT];
+      UNROLL for (int i = 0; i < MT; i++) pixel[i] = rows[row + i * 16 + lane % 16].pixel;
+      const GroupedRow &first = rows[row], &last = rows[min(row + ROWS, count) - 1];
+      const bool one = first.image == last.image;  // then lines of taps may lie outside of the map for all of the rows
+      const int top = c.in_h + (tile.h + (one ? first.h : 0)) * c.move_h;
+      const int bottom = c.in_h + (tile.h + (one ? last.h : c.tile_h - 1)) * c.move_h;
+      const int begin = bottom < 0 ? (-bottom + c.tap_h - 1) / c.tap_h : 0;
+      const int end = min(c.taps_h, top >= s.in_h ? 0 : (s.in_h - 1 - top) / c.tap_h + 1);
+      float sum[MT][2][4] = {};
+      for (int th = begin; th < end; th++) {
+        float line[MT][2][4] = {};
+        for (int tw = 0; tw < c.taps_w; tw++)
+          multiply_tap(s, PRODUCTS == 3 ? line : sum, patch, pixel, th * c.tap_h * c.columns + tw * c.tap_w, chunk,
+                       mine + (th * c.taps_w + tw) * s.k_steps * 128);
+        if constexpr (PRODUCTS == 3)  // a tensor core cuts off what it adds
+          UNROLL for (int i = 0; i < MT * 8; i++) sum[i / 8][i / 4 % 2][i % 4] += line[i / 8][i / 4 % 2][i % 4];
+      }
+      if (__any_sync(~0u, !all_finite(sum))) {
+        UNROLL_BY(1) for (int e = lane; e < ROWS * PIECE; e += 32) {
+          const GroupedRow r = rows[row + e / PIECE];
+          const int o = e % PIECE;
+          if (row + e / PIECE < count && tile.has(s, c, r) && o < left)
+            m.out[tile.at(s, c, r) + out0 + channel + o] =
+                from_float<ELEMENT>(activated(exact(s, c, m, tile, r, out0 + channel + o), bias[channel + o], relu));
+        }
+        continue;
+      }
+      UNROLL for (int i = 0; i < 2 * MT; i++) {
+        const int at = row + i / 2 * 16 + i % 2 * 8 + lane / 4;
+        const GroupedRow r = rows[at];
+        ELEMENT *to = tile.has(s, c, r) ? m.out + tile.at(s, c, r) + out0 + channel : nullptr;
+        store_row(to, sum[i / 2], i % 2, bias + channel, left, relu);
+      }
+    }
+  }
+}
