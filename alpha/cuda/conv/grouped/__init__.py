@@ -26,7 +26,7 @@ from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 THREADS, WARPS, ROW, PIECE = 256, 8, 128, 16  # of the kernels
 POSITIONS = {"maps": 256, "wgrad": 128}       # of a tile
 MOST_LINES = 0x7fff                           # of an output: GroupedRow in grouped.cuh
-STATIC = 6 << 10                              # bytes of shared memory that a block has beside patches and filters
+STATIC = 8 << 10                              # bytes of shared memory that a block has beside patches and filters
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "images", "in_h", "in_w", "in_c", "out_h", "out_w", "out_c", "filter_taps", "in_group", "out_group", "tile_in",
     "tile_out", "chunks", "k_steps", "turned"))

@@ -100,29 +100,45 @@ template <class E> INLINE void store_row(E *to, const float (&sum)[2][4], int ha
   }
 }
 
-// sums += products of a warp's rows at one tap
-INLINE void multiply_tap(const GroupedShape &s, float (&sum)[MT][2][4], const ELEMENT *patch, const int (&pixel)[MT],
-                         int offset, int chunk, const unsigned *filter) {
-  for (int step = 0; step < s.k_steps; step++, filter += 128) {
-    const uint4 words = *reinterpret_cast<const uint4 *>(filter);
-    Fragment<2> b[2];
-    const unsigned v[2][2] = {{words.x, words.y}, {words.z, words.w}};
-    UNROLL for (int j = 0; j < 2; j++)
-      UNROLL for (int q = 0; q < 2; q++) {
-        if constexpr (WIDE) b[j].set(q, __uint_as_float(v[j][q]));
-        else b[j].set(q, v[j][q]);
-      }
-    Fragment<4> a[MT];
-    UNROLL for (int i = 0; i < MT; i++) {
-      unsigned word[4];
-      ptx::ldmatrix_x4(word, patch + place(pixel[i] + offset, chunk + step * 2));
-      UNROLL for (int q = 0; q < 4; q++) {
-        if constexpr (WIDE) a[i].set(q, __uint_as_float(word[q]));
-        else a[i].set(q, word[q]);
-      }
-    }
-    multiply(sum, a, b);
+// What a warp multiplies at one step of one tap, as it lies in shared memory.
+struct Operands {
+  unsigned a[MT][4];
+  uint4 b;
+};
+
+// The steps of a warp's sums, one after the other: where the next one reads.
+struct Walk {
+  const ELEMENT *patch;
+  const unsigned *filter;
+  int left, step, tw, offset, chunk;  // steps that are left; of the tap; taps of the line; pixels; chunk of the tile
+  int k_steps, taps_w, tap_w, next_line;
+
+  INLINE void load(Operands &to, const int (&pixel)[MT]) {
+    if (left <= 0) return;
+    to.b = *reinterpret_cast<const uint4 *>(filter);
+    UNROLL for (int i = 0; i < MT; i++) ptx::ldmatrix_x4(to.a[i], patch + place(pixel[i] + offset, chunk + step * 2));
+    left--, filter += 128;
+    if (++step < k_steps) return;
+    step = 0, offset += tap_w;
+    if (++tw == taps_w) tw = 0, offset += next_line;
   }
+};
+
+INLINE void multiply(float (&sum)[MT][2][4], const Operands &from) {
+  const unsigned words[2][2] = {{from.b.x, from.b.y}, {from.b.z, from.b.w}};
+  Fragment<2> b[2];
+  Fragment<4> a[MT];
+  UNROLL for (int j = 0; j < 2; j++)
+    UNROLL for (int q = 0; q < 2; q++) {
+      if constexpr (WIDE) b[j].set(q, __uint_as_float(words[j][q]));
+      else b[j].set(q, words[j][q]);
+    }
+  UNROLL for (int i = 0; i < MT; i++)
+    UNROLL for (int q = 0; q < 4; q++) {
+      if constexpr (WIDE) a[i].set(q, __uint_as_float(from.a[i][q]));
+      else a[i].set(q, from.a[i][q]);
+    }
+  multiply(sum, a, b);
 }
 
 ALPHA_GLOBAL(conv_grouped, (THREADS, 2), (GroupedMaps m, GroupedShape s, int patch_size, int relu, int unused)) {
@@ -138,7 +154,7 @@ ALPHA_GLOBAL(conv_grouped, (THREADS, 2), (GroupedMaps m, GroupedShape s, int pat
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, pieces = (s.tile_out + PIECE - 1) / PIECE;
   const int piece = warp % pieces, parts = WARPS / pieces, part = warp / pieces, taps = c.taps_h * c.taps_w;
   const int out0 = blockIdx.y * s.tile_out, channel = piece * PIECE, count = c.tile_images * c.tile_h * c.tile_w;
-  grouped_rows(c, rows);
+  grouped_rows(s, c, rows);
   load_filters<ELEMENT>(s, c, m.w, filter, pieces);
   for (int e = threadIdx.x; e < 64; e += THREADS) bias[e] = m.bias && out0 + e < s.out_c ? m.bias[out0 + e] : 0.f;
   if (blockIdx.x < c.tiles) copy_grouped(s, c, GroupedTile(c, blockIdx.x), m.in, patches, blockIdx.y * s.tile_in);
@@ -155,6 +171,7 @@ ALPHA_GLOBAL(conv_grouped, (THREADS, 2), (GroupedMaps m, GroupedShape s, int pat
     ptx::cp_async_commit();
     const GroupedTile tile(c, number);
     const ELEMENT *patch = patches + buffer * patch_size;
+    ELEMENT *to_tile = m.out + tile.first(s, c) + out0 + channel;
     for (int row = part * ROWS; row < count && part < parts; row += parts * ROWS) {
       int pixel[MT];
       UNROLL for (int i = 0; i < MT; i++) pixel[i] = rows[row + i * 16 + lane % 16].pixel;
@@ -165,20 +182,27 @@ ALPHA_GLOBAL(conv_grouped, (THREADS, 2), (GroupedMaps m, GroupedShape s, int pat
       const int begin = bottom < 0 ? (-bottom + c.tap_h - 1) / c.tap_h : 0;
       const int end = min(c.taps_h, top >= s.in_h ? 0 : (s.in_h - 1 - top) / c.tap_h + 1);
       float sum[MT][2][4] = {};
-      for (int th = begin; th < end; th++) {
-        float line[MT][2][4] = {};
-        for (int tw = 0; tw < c.taps_w; tw++)
-          multiply_tap(s, PRODUCTS == 3 ? line : sum, patch, pixel, th * c.tap_h * c.columns + tw * c.tap_w, chunk,
-                       mine + (th * c.taps_w + tw) * s.k_steps * 128);
+      const int steps = max(0, end - begin) * c.taps_w * s.k_steps;
+      Walk walk{patch, mine + begin * c.taps_w * s.k_steps * 128, steps, 0, 0, begin * c.tap_h * c.columns, chunk,
+                s.k_steps, c.taps_w, c.tap_w, c.tap_h * c.columns - c.taps_w * c.tap_w};
+      Operands one_step, next_step;
+      walk.load(one_step, pixel);
+      for (int step = 0; step < steps; step += 2) {  // the next step is read while one is multiplied
+        float part[MT][2][4] = {};
+        float (&to)[MT][2][4] = PRODUCTS == 3 ? part : sum;
+        walk.load(next_step, pixel);
+        multiply(to, one_step);
+        walk.load(one_step, pixel);
+        if (step + 1 < steps) multiply(to, next_step);
         if constexpr (PRODUCTS == 3)  // a tensor core cuts off what it adds
-          UNROLL for (int i = 0; i < MT * 8; i++) sum[i / 8][i / 4 % 2][i % 4] += line[i / 8][i / 4 % 2][i % 4];
+          UNROLL for (int i = 0; i < MT * 8; i++) sum[i / 8][i / 4 % 2][i % 4] += part[i / 8][i / 4 % 2][i % 4];
       }
       if (__any_sync(~0u, !all_finite(sum))) {
         UNROLL_BY(1) for (int e = lane; e < ROWS * PIECE; e += 32) {
           const GroupedRow r = rows[row + e / PIECE];
           const int o = e % PIECE;
           if (row + e / PIECE < count && tile.has(s, c, r) && o < left)
-            m.out[tile.at(s, c, r) + out0 + channel + o] =
+            to_tile[r.out + o] =
                 from_float<ELEMENT>(activated(exact(s, c, m, tile, r, out0 + channel + o), bias[channel + o], relu));
         }
         continue;
@@ -186,7 +210,7 @@ ALPHA_GLOBAL(conv_grouped, (THREADS, 2), (GroupedMaps m, GroupedShape s, int pat
       UNROLL for (int i = 0; i < 2 * MT; i++) {
         const int at = row + i / 2 * 16 + i % 2 * 8 + lane / 4;
         const GroupedRow r = rows[at];
-        ELEMENT *to = tile.has(s, c, r) ? m.out + tile.at(s, c, r) + out0 + channel : nullptr;
+        ELEMENT *to = tile.has(s, c, r) ? to_tile + r.out : nullptr;
         store_row(to, sum[i / 2], i % 2, bias + channel, left, relu);
       }
     }

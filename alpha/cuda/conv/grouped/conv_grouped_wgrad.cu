@@ -30,7 +30,7 @@ INLINE void copy_rows(const GroupedShape &s, const GroupedClass &c, const Groupe
   if (chunk >= chunks) return;
   for (int p = threadIdx.x / CHUNKS; p < MOST; p += THREADS / CHUNKS) {
     const bool there = tile.has(s, c, rows[p]) && at < s.out_c;
-    ptx::cp_async<16>(to + place(p, chunk), g + (there ? tile.at(s, c, rows[p]) + at : 0), there ? 16 : 0);
+    ptx::cp_async<16>(to + place(p, chunk), g + (there ? tile.first(s, c) + rows[p].out + at : 0), there ? 16 : 0);
   }
 }
 
@@ -79,7 +79,7 @@ ALPHA_GLOBAL(conv_grouped_wgrad, (THREADS, WIDE ? 1 : 2),
   const int2 blocks = m.pieces[piece];
   const int out_chunk = blocks.x * (16 / PER_CHUNK), in_chunk = blocks.y * (16 / PER_CHUNK);
   const int size = patch_size + MOST * CHUNKS * PER_CHUNK, count = c.tile_images * c.tile_h * c.tile_w;
-  grouped_rows(c, rows);
+  grouped_rows(s, c, rows);
   for (int t = threadIdx.x; t < TAPS; t += THREADS) {
     const int tap = min(first_tap + t, taps - 1);
     offsets[t] = tap / c.taps_w * c.tap_h * c.columns + tap % c.taps_w * c.tap_w;

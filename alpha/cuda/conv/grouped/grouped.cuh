@@ -38,6 +38,7 @@ struct GroupedClass {
 };
 
 struct GroupedRow {
+  i64 out;    // elements from the tile's first output
   int pixel;  // of the patch, at the first tap
   short h, w;
   int image;
@@ -54,18 +55,18 @@ struct GroupedTile {
   INLINE bool has(const GroupedShape &s, const GroupedClass &c, const GroupedRow &r) const {
     return image + r.image < s.images && h + r.h < c.count_h && w + r.w < c.count_w;
   }
-  INLINE i64 at(const GroupedShape &s, const GroupedClass &c, const GroupedRow &r) const {  // elements of the output
-    const i64 line = (i64)(image + r.image) * s.out_h + c.first_h + (h + r.h) * c.step_h;
-    return (line * s.out_w + c.first_w + (w + r.w) * c.step_w) * s.out_c;
+  INLINE i64 first(const GroupedShape &s, const GroupedClass &c) const {  // elements of the output before the tile's first
+    const i64 line = (i64)image * s.out_h + c.first_h + h * c.step_h;
+    return (line * s.out_w + c.first_w + w * c.step_w) * s.out_c;
   }
 };
 
-template <int N> INLINE void grouped_rows(const GroupedClass &c, GroupedRow (&rows)[N]) {
+template <int N> INLINE void grouped_rows(const GroupedShape &s, const GroupedClass &c, GroupedRow (&rows)[N]) {
   for (int p = threadIdx.x; p < N; p += THREADS) {
     const int w = p % c.tile_w, line = p / c.tile_w, h = line % c.tile_h, image = line / c.tile_h;
-    rows[p] = image < c.tile_images
-                  ? GroupedRow{(image * c.lines + h * c.move_h) * c.columns + w * c.move_w, (short)h, (short)w, image}
-                  : GroupedRow{0, 0x7fff, 0, 0};
+    const i64 out = (((i64)image * s.out_h + h * c.step_h) * s.out_w + w * c.step_w) * s.out_c;
+    const int pixel = (image * c.lines + h * c.move_h) * c.columns + w * c.move_w;
+    rows[p] = image < c.tile_images ? GroupedRow{out, pixel, (short)h, (short)w, image} : GroupedRow{0, 0, 0x7fff, 0, 0};
   }
 }
 
