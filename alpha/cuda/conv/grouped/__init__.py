@@ -24,6 +24,7 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
 THREADS, WARPS, ROW, PIECE = 256, 8, 128, 16  # of the kernels
+PITCH, PITCH_OF_SINGLE = ROW + 16, ROW + 32   # bytes from a pixel of a patch to the next
 POSITIONS = {"maps": 256, "wgrad": 128}       # of a tile
 MOST_LINES = 0x7fff                           # of an output: GroupedRow in grouped.cuh
 STATIC = 8 << 10                              # bytes of shared memory that a block has beside patches and filters
@@ -159,7 +160,8 @@ def cut(n: int, h: Line, w: Line, positions: int, most_pixels: int) -> Cut | Non
 class _Grouped(Candidate):
     """What the three passes have in common."""
 
-    blocks = 2  # resident on a multiprocessor, as registers allow
+    blocks = 2     # resident on a multiprocessor, as registers allow
+    pitch = PITCH
 
     def __init__(self, pass_name: str, mode: Mode) -> None:
         self.pass_name, self.mode, self.precisions = pass_name, mode, (mode.precision,)
@@ -185,7 +187,7 @@ class _Grouped(Candidate):
         positions = POSITIONS["wgrad" if self.pass_name == "wgrad" else "maps"]
         for blocks in (self.blocks, 1):  # smaller tiles, else fewer blocks
             room = (context.max_shared + 1024) // blocks - STATIC - self._fixed(desc, channels)
-            found = [cut(desc.n, h, w, positions, room // (2 * ROW)) for h, w in lines] if room > 0 else [None]
+            found = [cut(desc.n, h, w, positions, room // (2 * self.pitch)) for h, w in lines] if room > 0 else [None]
             if all(found) and (blocks == 1 or min(c.height * c.width * c.images for c in found if c)
                                >= min(64, desc.n * desc.h.o * desc.w.o)):
                 return found  # type: ignore[return-value]
@@ -247,7 +249,7 @@ class GroupedMaps(_Grouped):
     def prepare(self, desc: ConvDesc) -> Launch:
         channels, cuts = self.channels(desc), self.cuts(desc)
         assert channels and cuts
-        patch = max(c.pixels for c in cuts) * ROW
+        patch = max(c.pixels for c in cuts) * PITCH
         shared = 2 * patch + self._fixed(desc, channels)
         kernel = Kernel("conv_grouped.cu", "conv_grouped", MAPS_ARGS, threads=THREADS, shared=shared,
                         defines=self.mode.defines)
@@ -267,19 +269,19 @@ class GroupedWgrad(_Grouped):
 
     def __init__(self, mode: Mode) -> None:
         super().__init__("wgrad", mode)
-        self.blocks = 1 if self.itemsize == 4 else 2
+        self.blocks, self.pitch = (1, PITCH_OF_SINGLE) if self.itemsize == 4 else (2, PITCH)
 
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
-        return 2 * POSITIONS["wgrad"] * ROW
+        return 2 * POSITIONS["wgrad"] * self.pitch
 
     def prepare(self, desc: ConvDesc) -> Launch:
         channels, cuts = self.channels(desc), self.cuts(desc)
         assert channels and cuts
         (cut,), table, taps = cuts, pieces_of(desc, channels), desc.h.f * desc.w.f
         held = 1 if taps == 1 else 9
-        patch, pieces = cut.pixels * ROW, len(table)
+        patch, pieces = cut.pixels * self.pitch, len(table)
         shared = 2 * patch + self._fixed(desc, channels)
-        defines = {**self.mode.defines, "TAPS": held}
+        defines = {**self.mode.defines, "TAPS": held, "SINGLE": int(self.itemsize == 4)}
         kernel = Kernel("conv_grouped_wgrad.cu", "conv_grouped_wgrad", WGRAD_ARGS, threads=THREADS, shared=shared,
                         defines=defines)
         add_up = Kernel("conv_grouped_wgrad.cu", "grouped_sum", SUM_ARGS, threads=512, defines=defines)

@@ -108,18 +108,17 @@ struct Operands {
 
 // The steps of a warp's sums, one after the other: where the next one reads.
 struct Walk {
-  const ELEMENT *patch;
   const unsigned *filter;
-  int left, step, tw, offset, chunk;  // steps that are left; of the tap; taps of the line; pixels; chunk of the tile
-  int k_steps, taps_w, tap_w, next_line;
+  int left, step, tw, offset;  // steps that are left; of the tap; taps of the line; elements from the first tap
+  int k_steps, taps_w, next_tap, next_line;
 
-  INLINE void load(Operands &to, const int (&pixel)[MT]) {
+  INLINE void load(Operands &to, const ELEMENT *const (&from)[MT]) {
     if (left <= 0) return;
     to.b = *reinterpret_cast<const uint4 *>(filter);
-    UNROLL for (int i = 0; i < MT; i++) ptx::ldmatrix_x4(to.a[i], patch + place(pixel[i] + offset, chunk + step * 2));
-    left--, filter += 128;
+    UNROLL for (int i = 0; i < MT; i++) ptx::ldmatrix_x4(to.a[i], from[i] + offset);
+    left--, filter += 128, offset += K_STEP;
     if (++step < k_steps) return;
-    step = 0, offset += tap_w;
+    step = 0, offset += next_tap;
     if (++tw == taps_w) tw = 0, offset += next_line;
   }
 };
@@ -173,8 +172,8 @@ ALPHA_GLOBAL(conv_grouped, (THREADS, 2), (GroupedMaps m, GroupedShape s, int pat
     const ELEMENT *patch = patches + buffer * patch_size;
     ELEMENT *to_tile = m.out + tile.first(s, c) + out0 + channel;
     for (int row = part * ROWS; row < count && part < parts; row += parts * ROWS) {
-      int pixel[MT];
-      UNROLL for (int i = 0; i < MT; i++) pixel[i] = rows[row + i * 16 + lane % 16].pixel;
+      const ELEMENT *from[MT];
+      UNROLL for (int i = 0; i < MT; i++) from[i] = patch + place(rows[row + i * 16 + lane % 16].pixel, chunk);
       const GroupedRow &first = rows[row], &last = rows[min(row + ROWS, count) - 1];
       const bool one = first.image == last.image;  // then lines of taps may lie outside of the map for all of the rows
       const int top = c.in_h + (tile.h + (one ? first.h : 0)) * c.move_h;
@@ -183,16 +182,16 @@ ALPHA_GLOBAL(conv_grouped, (THREADS, 2), (GroupedMaps m, GroupedShape s, int pat
       const int end = min(c.taps_h, top >= s.in_h ? 0 : (s.in_h - 1 - top) / c.tap_h + 1);
       float sum[MT][2][4] = {};
       const int steps = max(0, end - begin) * c.taps_w * s.k_steps;
-      Walk walk{patch, mine + begin * c.taps_w * s.k_steps * 128, steps, 0, 0, begin * c.tap_h * c.columns, chunk,
-                s.k_steps, c.taps_w, c.tap_w, c.tap_h * c.columns - c.taps_w * c.tap_w};
+      Walk walk{mine + begin * c.taps_w * s.k_steps * 128, steps, 0, 0, begin * c.tap_h * c.columns * PITCH, s.k_steps,
+                c.taps_w, c.tap_w * PITCH - s.k_steps * K_STEP, (c.tap_h * c.columns - c.taps_w * c.tap_w) * PITCH};
       Operands one_step, next_step;
-      walk.load(one_step, pixel);
+      walk.load(one_step, from);
       for (int step = 0; step < steps; step += 2) {  // the next step is read while one is multiplied
         float part[MT][2][4] = {};
         float (&to)[MT][2][4] = PRODUCTS == 3 ? part : sum;
-        walk.load(next_step, pixel);
+        walk.load(next_step, from);
         multiply(to, one_step);
-        walk.load(one_step, pixel);
+        walk.load(one_step, from);
         if (step + 1 < steps) multiply(to, next_step);
         if constexpr (PRODUCTS == 3)  // a tensor core cuts off what it adds
           UNROLL for (int i = 0; i < MT * 8; i++) sum[i / 8][i / 4 % 2][i % 4] += part[i / 8][i / 4 % 2][i % 4];

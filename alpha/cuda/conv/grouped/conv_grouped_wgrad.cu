@@ -39,7 +39,7 @@ template <class E> INLINE void take(Fragment<4> &a, const E *g, int row, int chu
   if constexpr (sizeof(E) == 4) {
     UNROLL for (int q = 0; q < 4; q++) {
       const int o = lane / 4 + q % 2 * 8;
-      a.set(q, g[place(row + lane % 4 + q / 2 * 4, chunk + o / 4) + o % 4]);
+      a.set(q, g[place(row + lane % 4 + q / 2 * 4, chunk) + o]);
     }
   } else {
     unsigned word[4];
@@ -47,17 +47,16 @@ template <class E> INLINE void take(Fragment<4> &a, const E *g, int row, int chu
     UNROLL for (int q = 0; q < 4; q++) a.set(q, word[q]);
   }
 }
-template <class E> INLINE void take(Fragment<2> (&b)[2], const E *x, const int *pixel, int offset, int chunk,
-                                    int lane) {
+template <class E> INLINE void take(Fragment<2> (&b)[2], const E *x, const int *pixel, int offset, int lane) {
   if constexpr (sizeof(E) == 4) {
     UNROLL for (int j = 0; j < 2; j++)
       UNROLL for (int q = 0; q < 2; q++) {
         const int k = lane / 4 + j * 8;
-        b[j].set(q, x[place(pixel[q] + offset, chunk + k / 4) + k % 4]);
+        b[j].set(q, x[pixel[q] + offset + k]);
       }
   } else {
     unsigned word[4];
-    ptx::ldmatrix_x4_trans(word, x + place(pixel[0] + offset, chunk + lane / 16));
+    ptx::ldmatrix_x4_trans(word, x + pixel[0] + offset);
     UNROLL for (int q = 0; q < 4; q++) b[q / 2].set(q % 2, word[q]);
   }
 }
@@ -78,11 +77,11 @@ ALPHA_GLOBAL(conv_grouped_wgrad, (THREADS, WIDE ? 1 : 2),
   const int splits = WARPS / here, split = warp / here, piece = first_piece + warp % here;
   const int2 blocks = m.pieces[piece];
   const int out_chunk = blocks.x * (16 / PER_CHUNK), in_chunk = blocks.y * (16 / PER_CHUNK);
-  const int size = patch_size + MOST * CHUNKS * PER_CHUNK, count = c.tile_images * c.tile_h * c.tile_w;
+  const int size = patch_size + MOST * PITCH, count = c.tile_images * c.tile_h * c.tile_w;
   grouped_rows(s, c, rows);
   for (int t = threadIdx.x; t < TAPS; t += THREADS) {
     const int tap = min(first_tap + t, taps - 1);
-    offsets[t] = tap / c.taps_w * c.tap_h * c.columns + tap % c.taps_w * c.tap_w;
+    offsets[t] = (tap / c.taps_w * c.tap_h * c.columns + tap % c.taps_w * c.tap_w) * PITCH;
   }
   __syncthreads();
   auto fetch = [&](int number, int buffer) {
@@ -107,13 +106,14 @@ ALPHA_GLOBAL(conv_grouped_wgrad, (THREADS, WIDE ? 1 : 2),
         const int first = row + step * STEP;
         take(a[step][0], g, first, out_chunk, lane);
         UNROLL for (int q = 0; q < (WIDE ? 2 : 1); q++)
-          pixel[step][q] = rows[first + (WIDE ? lane % 4 + q * 4 : (lane / 8 & 1) * 8 + lane % 8)].pixel;
+          pixel[step][q] = place(rows[first + (WIDE ? lane % 4 + q * 4 : lane % 16)].pixel,
+                                 in_chunk + (WIDE ? 0 : lane / 16));
       }
       UNROLL for (int t = 0; t < TAPS; t++) {
         float part[1][2][4] = {};
         UNROLL for (int step = 0; step < DEPTH; step++) {
           Fragment<2> b[2];
-          take(b, x, pixel[step], offsets[t], in_chunk, lane);
+          take(b, x, pixel[step], offsets[t], lane);
           multiply(part, a[step], b);
         }
         UNROLL for (int e = 0; e < 8; e++) sum[t][e / 4][e % 4] += part[0][e / 4][e % 4];

@@ -4,9 +4,9 @@
 // What:     a tile is images x tile_h x tile_w positions of one class; a class is positions that read the same taps.
 //           Position (n, i, j) reads pixel (in_h + i*move_h + th*tap_h, in_w + j*move_w + tw*tap_w) at tap (th, tw).
 //           Its patch holds all pixels that the tile reads: `lines` lines of `columns` pixels for each image
-// Layout:   a pixel of a patch has ROW bytes: 8 chunks of 16 bytes, of which `chunks` are used. Chunk c of pixel p lies
-//           in the place c ^ spread(p): eight neighbouring pixels have eight places, and four neighbouring pixels have
-//           four pairs of places. So neither ldmatrix (fprop, dgrad) nor single elements (wgrad of float32) meet conflicts
+// Layout:   a pixel of a patch has ROW bytes: 8 chunks of 16 bytes, of which `chunks` are used, and lies PITCH elements
+//           behind the pixel before. One chunk of 8 neighbouring pixels lies in 8 different groups of 4 banks, as
+//           ldmatrix reads them; SINGLE: 8 floats of 4 neighbouring pixels lie in 32 banks
 // Groups:   a channel tile is a number of whole groups of at most ROW bytes of the channels read. The filters of a piece
 //           of 16 outputs are a matrix of 16 columns, with zeros where a row's channel is of another group
 // Modes:    as stem_mma.cuh: ELEMENT float: TF32, PRODUCTS 3 (float32's accuracy) or 1; 16 bits: one product
@@ -18,9 +18,13 @@
 constexpr int ROW = 128, CHUNKS = ROW / 16, PER_CHUNK = LANES<ELEMENT>;
 constexpr int K_STEP = 2 * PER_CHUNK;  // channels of one mma.sync
 
-// The place of ELEMENT-s of chunk `chunk` of pixel `pixel` in a patch.
-INLINE int spread(int pixel) { return (pixel & 3) << 1 | (pixel >> 2 & 1); }
-INLINE int place(int pixel, int chunk) { return (pixel * CHUNKS + (chunk ^ spread(pixel))) * PER_CHUNK; }
+#ifndef SINGLE
+#define SINGLE 0  // whether elements are read one by one: wgrad of float32
+#endif
+constexpr int PITCH = (ROW + (SINGLE ? 32 : 16)) / sizeof(ELEMENT);
+
+// Where chunk `chunk` of pixel `pixel` begins in a patch.
+INLINE int place(int pixel, int chunk) { return pixel * PITCH + chunk * PER_CHUNK; }
 
 struct GroupedShape {
   int images, in_h, in_w, in_c, out_h, out_w, out_c;
