@@ -194,14 +194,15 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         # element and products.
         clocks={"fprop": {(4, 3): (2.3, 22.0), (4, 1): (8.9, 11.1), (2, 1): (9.3, 3.8)},
                 "wgrad": {(4, 3): (2.3, 22.4), (4, 1): (6.5, 13.7), (2, 1): (2.0, 12.2)}}),
-    grouped=Group(          # estimates, until measured
+    grouped=Group(          # on an H200
         launches={"maps": 1, "wgrad": 2}, depth={"maps": 8, "wgrad": 12},
         dram={"maps": 0.7, "wgrad": 0.7},  # of the rate of memory
         # Clocks of a multiprocessor for 16 positions, a piece of 16 x 16 (or 8) channels and a tap, by bytes of an
-        # element and products.
-        clocks={"maps": {(4, 3): 14.0, (4, 1): 8.0, (2, 1): 6.0},
-                "wgrad": {(4, 3): 26.0, (4, 1): 18.0, (2, 1): 8.0}},
-        seen=0.3),          # of the lesser of products and memory
+        # element and products; and for a word of filters that a block brings into place.
+        clocks={"maps": {(4, 3): 27.0, (4, 1): 19.0, (2, 1): 15.0},
+                "wgrad": {(4, 3): 60.0, (4, 1): 43.0, (2, 1): 16.0}},
+        word_clocks=2.0,
+        seen=0.2),          # of the lesser of products and memory
     wgmma=Group(
         launches=1, depth=4,
         # Of a block of 64 of k, and of the end of a tile whose results have 16 bits; of pairs a block of outputs alone.

@@ -27,7 +27,7 @@ THREADS, WARPS, ROW, PIECE = 256, 8, 128, 16  # of the kernels
 PITCH, PITCH_OF_SINGLE = ROW + 16, ROW + 32   # bytes from a pixel of a patch to the next
 POSITIONS = {"maps": 256, "wgrad": 128}       # of a tile
 MOST_LINES = 0x7fff                           # of an output: GroupedRow in grouped.cuh
-STATIC = 8 << 10                              # bytes of shared memory that a block has beside patches and filters
+STATIC = 6 << 10                              # bytes of shared memory that a block has beside patches and filters
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "images", "in_h", "in_w", "in_c", "out_h", "out_w", "out_c", "filter_taps", "in_group", "out_group", "tile_in",
     "tile_out", "chunks", "k_steps", "turned"))
@@ -137,22 +137,36 @@ def _reach(line: Line, positions: int) -> int:
     return (positions - 1) * line.move + max(0, line.taps - 1) * line.tap + 1
 
 
+class Work(NamedTuple):
+    """What a block does with a tile: positions at most, of which a warp multiplies `rows` at a time in `parts`; by
+    estimate instructions of a warp for such rows, beside those for copies."""
+
+    positions: int
+    rows: int
+    parts: int
+    each: int
+
+
+PER_PIXEL, PER_TILE = 6 / WARPS, 300  # instructions of a warp: to copy a pixel, to begin a tile
+
+
 @lru_cache(maxsize=1024)
-def cut(n: int, h: Line, w: Line, positions: int, most_pixels: int) -> Cut | None:
-    """Returns the tiles that copy and multiply least for a position; None where no patch is small enough."""
+def cut(n: int, h: Line, w: Line, work: Work, most_pixels: int) -> Cut | None:
+    """Returns the tiles that take the least instructions; None where no patch is small enough."""
     best, least = None, float("inf")
     for width in {min(w.count, k) for k in (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 128, 256, w.count)}:
         for height in {min(h.count, k) for k in (*range(1, 17), 20, 24, 28, 32, 64, 128, 256, h.count)}:
-            if width * height > positions:
+            if width * height > work.positions:
                 continue
             lines, columns = _reach(h, height), _reach(w, width)
             whole = height == h.count and width == w.count
-            images = max(1, min(n, positions // (width * height), most_pixels // (lines * columns)) if whole else 1)
-            tiles = ceil_div(n, images) * ceil_div(h.count, height) * ceil_div(w.count, width)
-            pixels, rows = images * lines * columns, ceil_div(images * height * width, 32) * 32
-            cost = tiles * (0.6 * pixels + rows + 24)
-            if pixels <= most_pixels and cost < least:
-                best, least = Cut(h, w, height, width, images, lines, columns, tiles), cost
+            most = min(n, work.positions // (width * height), most_pixels // (lines * columns)) if whole else 1
+            for images in {max(1, most), max(1, most // 2)}:
+                tiles = ceil_div(n, images) * ceil_div(h.count, height) * ceil_div(w.count, width)
+                pixels, turns = images * lines * columns, ceil_div(ceil_div(images * height * width, work.rows), work.parts)
+                cost = tiles * (PER_PIXEL * pixels + work.each * turns + PER_TILE)
+                if pixels <= most_pixels and cost < least:
+                    best, least = Cut(h, w, height, width, images, lines, columns, tiles), cost
     return best
 
 
@@ -184,10 +198,10 @@ class _Grouped(Candidate):
             lines = [(h, w) for h in dgrad_lines(desc.h) for w in dgrad_lines(desc.w)]
         else:
             lines = [(fprop_line(desc.h), fprop_line(desc.w))]
-        positions = POSITIONS["wgrad" if self.pass_name == "wgrad" else "maps"]
+        work = self.work(desc, channels)
         for blocks in (self.blocks, 1):  # smaller tiles, else fewer blocks
             room = (context.max_shared + 1024) // blocks - STATIC - self._fixed(desc, channels)
-            found = [cut(desc.n, h, w, positions, room // (2 * self.pitch)) for h, w in lines] if room > 0 else [None]
+            found = [cut(desc.n, h, w, work, room // (2 * self.pitch)) for h, w in lines] if room > 0 else [None]
             if all(found) and (blocks == 1 or min(c.height * c.width * c.images for c in found if c)
                                >= min(64, desc.n * desc.h.o * desc.w.o)):
                 return found  # type: ignore[return-value]
@@ -195,6 +209,9 @@ class _Grouped(Candidate):
 
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
         """Returns the bytes of shared memory beside the two patches."""
+        raise NotImplementedError
+
+    def work(self, desc: ConvDesc, channels: Channels) -> Work:
         raise NotImplementedError
 
     def rejection(self, desc: ConvDesc) -> str | None:
@@ -218,6 +235,7 @@ class _Grouped(Candidate):
         products = sum(ceil_div(cut.images * cut.height * cut.width, 32) * 2 * cut.tiles * cut.h.taps * cut.w.taps
                        for cut in cuts) * channels.tiles * blocks
         clocks = products * c.clocks[key][self.itemsize, self.mode.products] / device().sm_count
+        clocks += self._fixed(desc, channels) / 4 * c.word_clocks * self.blocks
         return Cost((Stage(clocks, "clocks", desc.nbytes(self.itemsize) / c.dram[key], "dram", c.depth[key],
                            c.launches[key], c.seen),))
 
@@ -246,6 +264,12 @@ class GroupedMaps(_Grouped):
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
         return channels.pieces * desc.h.f * desc.w.f * channels.k_steps * 512
 
+    def work(self, desc: ConvDesc, channels: Channels) -> Work:
+        steps = desc.h.f * desc.w.f * channels.k_steps // (desc.h.s * desc.w.s if self.pass_name == "dgrad" else 1)
+        wide = self.itemsize == 4
+        each = 200 + 60 * steps if wide else 400 + 28 * steps
+        return Work(POSITIONS["maps"], 32 if wide else 64, WARPS // channels.pieces, each)
+
     def prepare(self, desc: ConvDesc) -> Launch:
         channels, cuts = self.channels(desc), self.cuts(desc)
         assert channels and cuts
@@ -273,6 +297,10 @@ class GroupedWgrad(_Grouped):
 
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
         return 2 * POSITIONS["wgrad"] * self.pitch
+
+    def work(self, desc: ConvDesc, channels: Channels) -> Work:
+        splits = WARPS // min(WARPS, len(pieces_of(desc, channels)))
+        return Work(POSITIONS["wgrad"], 16, splits, 20 + (70 if self.itemsize == 4 else 20) * min(9, desc.h.f * desc.w.f))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         channels, cuts = self.channels(desc), self.cuts(desc)

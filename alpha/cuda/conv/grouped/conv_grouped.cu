@@ -27,12 +27,12 @@ struct GroupedMaps {
   const GroupedClass *classes;
 };
 
-// The weight between channel k of in and channel o of out, both counted over all groups.
-INLINE float weight(const GroupedShape &s, const float *w, int o, int k, int tap) {
-  const int group = o / s.out_group;
-  if (o >= s.out_c || k >= s.in_c || k / s.in_group != group) return 0.f;
+// The weight between channel k of in and channel o of out of a group, both counted over all groups; 0 of another group.
+INLINE float weight(const GroupedShape &s, const float *w, int o, int group, int k, int tap) {
+  const int of_group = k - group * s.in_group;
+  if (o >= s.out_c || (unsigned)of_group >= (unsigned)s.in_group) return 0.f;
   return s.turned ? w[((i64)k * s.filter_taps + tap) * s.out_group + o - group * s.out_group]
-                  : w[((i64)o * s.filter_taps + tap) * s.in_group + k - group * s.in_group];
+                  : w[((i64)o * s.filter_taps + tap) * s.in_group + of_group];
 }
 
 // The first step of a piece's sums, in the tile.
@@ -41,20 +41,29 @@ INLINE int first_step(const GroupedShape &s, int piece) {
   return min(channel / K_STEP, s.chunks / 2 - s.k_steps);
 }
 
+// A thread makes the four words of a lane, whose elements it reads side by side.
 template <class E> INLINE void load_filters(const GroupedShape &s, const GroupedClass &c, const float *w, unsigned *to,
                                             int pieces) {
   const int taps = c.taps_h * c.taps_w;
-  for (int e = threadIdx.x; e < pieces * taps * s.k_steps * 128; e += THREADS) {
-    const int half = e % 2, block = e / 2 % 2, lane = e / 4 % 32, rest = e / 128, step = rest % s.k_steps;
-    const int tap = rest / s.k_steps % taps, piece = rest / s.k_steps / taps;
-    const int local = piece * PIECE + block * 8 + lane / 4;
-    const int o = local < s.tile_out ? blockIdx.y * s.tile_out + local : s.out_c;
-    const int k = blockIdx.y * s.tile_in + (first_step(s, piece) + step) * K_STEP + half * PER_CHUNK
-                  + lane % 4 * (WIDE ? 1 : 2);
-    const int t = c.w_first + tap / c.taps_w * c.w_h + tap % c.taps_w * c.w_w;
-    const float v = weight(s, w, o, k, t);
-    if constexpr (sizeof(E) == 4) to[e] = __float_as_uint(v);
-    else to[e] = pair_of_floats<E>(v, weight(s, w, o, k + 1, t));
+  for (int e = threadIdx.x; e < pieces * taps * s.k_steps * 32; e += THREADS) {
+    const int lane = e % 32, rest = e / 32, step = rest % s.k_steps, tap = rest / s.k_steps % taps;
+    const int piece = rest / s.k_steps / taps, t = c.w_first + tap / c.taps_w * c.w_h + tap % c.taps_w * c.w_w;
+    const int k0 = blockIdx.y * s.tile_in + (first_step(s, piece) + step) * K_STEP + lane % 4 * (WIDE ? 1 : 2);
+    float v[4][WIDE ? 1 : 2];
+    UNROLL for (int block = 0; block < 2; block++) {
+      const int local = piece * PIECE + block * 8 + lane / 4;
+      const int o = local < s.tile_out ? blockIdx.y * s.tile_out + local : s.out_c, group = o / s.out_group;
+      UNROLL for (int half = 0; half < 2; half++)
+        UNROLL for (int q = 0; q < (WIDE ? 1 : 2); q++)
+          v[block * 2 + half][q] = weight(s, w, o, group, k0 + half * PER_CHUNK + q, t);
+    }
+    uint4 words;
+    unsigned *word = &words.x;
+    UNROLL for (int i = 0; i < 4; i++) {
+      if constexpr (sizeof(E) == 4) word[i] = __float_as_uint(v[i][0]);
+      else word[i] = pair_of_floats<E>(v[i][0], v[i][sizeof(E) == 4 ? 0 : 1]);
+    }
+    reinterpret_cast<uint4 *>(to)[e] = words;
   }
 }
 
@@ -75,7 +84,7 @@ INLINE float exact(const GroupedShape &s, const GroupedClass &c, const GroupedMa
       if ((unsigned)h >= (unsigned)s.in_h || (unsigned)w >= (unsigned)s.in_w) continue;
       const ELEMENT *in = m.in + (((i64)(tile.image + r.image) * s.in_h + h) * s.in_w + w) * s.in_c;
       UNROLL_BY(1) for (int k = group * s.in_group; k < (group + 1) * s.in_group; k++)
-        sum = fmaf(to_float(in[k]), to_float(from_float<ELEMENT>(weight(s, m.w, o, k, c.w_first + th * c.w_h
+        sum = fmaf(to_float(in[k]), to_float(from_float<ELEMENT>(weight(s, m.w, o, group, k, c.w_first + th * c.w_h
                                                                                       + tw * c.w_w))), sum);
     }
   return sum;

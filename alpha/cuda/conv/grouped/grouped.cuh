@@ -42,7 +42,7 @@ struct GroupedClass {
 };
 
 struct GroupedRow {
-  i64 out;    // elements from the tile's first output
+  int out;    // elements from the tile's first output: within an image, or in a few small ones
   int pixel;  // of the patch, at the first tap
   short h, w;
   int image;
@@ -68,7 +68,7 @@ struct GroupedTile {
 template <int N> INLINE void grouped_rows(const GroupedShape &s, const GroupedClass &c, GroupedRow (&rows)[N]) {
   for (int p = threadIdx.x; p < N; p += THREADS) {
     const int w = p % c.tile_w, line = p / c.tile_w, h = line % c.tile_h, image = line / c.tile_h;
-    const i64 out = (((i64)image * s.out_h + h * c.step_h) * s.out_w + w * c.step_w) * s.out_c;
+    const int out = ((image * s.out_h + h * c.step_h) * s.out_w + w * c.step_w) * s.out_c;
     const int pixel = (image * c.lines + h * c.move_h) * c.columns + w * c.move_w;
     rows[p] = image < c.tile_images ? GroupedRow{out, pixel, (short)h, (short)w, image} : GroupedRow{0, 0, 0x7fff, 0, 0};
   }
