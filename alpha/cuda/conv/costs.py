@@ -195,13 +195,14 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         clocks={"fprop": {(4, 3): (2.3, 22.0), (4, 1): (8.9, 11.1), (2, 1): (9.3, 3.8)},
                 "wgrad": {(4, 3): (2.3, 22.4), (4, 1): (6.5, 13.7), (2, 1): (2.0, 12.2)}}),
     grouped=Group(          # on an H200
-        launches={"maps": 1, "wgrad": 2}, depth={"maps": 8, "wgrad": 12},
+        launches={"maps": 1, "wgrad": 2}, depth={"maps": 24, "wgrad": 36},  # tables, filters in place; sums over blocks
+        classes=1.5,  # times as long, where positions of several classes are written
         dram={"maps": 0.7, "wgrad": 0.7},  # of the rate of memory
         # Clocks of a multiprocessor for 16 positions, a piece of 16 x 16 (or 8) channels and a tap, by bytes of an
         # element and products; and for a word of filters that a block brings into place.
-        clocks={"maps": {(4, 3): 27.0, (4, 1): 19.0, (2, 1): 15.0},
-                "wgrad": {(4, 3): 60.0, (4, 1): 43.0, (2, 1): 16.0}},
-        word_clocks=2.0,
+        clocks={"maps": {(4, 3): 25.0, (4, 1): 16.5, (2, 1): 12.5},
+                "wgrad": {(4, 3): 52.0, (4, 1): 36.0, (2, 1): 11.0}},
+        word_clocks=1.2,
         seen=0.2),          # of the lesser of products and memory
     wgmma=Group(
         launches=1, depth=4,
@@ -225,6 +226,7 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         product_l2=2,                 # times the rate at which tiles of columns read again what a product reads
         narrow_row_us=0.0019,         # to copy a row of a box where channels do not fill lines of memory, beyond 1x1
         few_us=0.17,                  # more, of a block and plane, take filters where they do not fill one at all
+        narrow_group=20,              # over the channels of a group, where they fill no chunk: more, on an H200
         free_boxes=4, box_us=0.012),  # boxes of a block, and what one more takes
     coconv=Group(  # on an H200: clocks to read 64 rows, columns read in one; of tile, item; wgrad: tile, all sums, taps
         depth=6, busy={1: 0.9, 2: 1.0}, a_clocks=22, b_columns=16, end_clocks=500, item_clocks=800, tile_clocks=300,

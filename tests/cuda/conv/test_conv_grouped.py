@@ -22,9 +22,10 @@ from tests.cuda.process import CHECKED
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
-CASES = (square("groups of 4", 2, 9, 32, 32, 3, 1, 1, 1, 8), square("groups of 8, stride 2", 3, 10, 32, 32, 3, 2, 1, 1, 4),
-         square("groups of 2", 2, 7, 64, 64, 3, 1, 1, 1, 32), square("one channel, two filters", 3, 6, 16, 32, 3, 1, 1, 1, 16),
-         square("two channel tiles", 2, 12, 128, 128, 3, 1, 1, 1, 32), square("part of a channel tile", 2, 6, 80, 80, 3, 1, 1, 1, 10),
+CASES = (square("groups of 4", 2, 9, 32, 32, 3, 1, 1, 1, 8), square("stride 2", 3, 10, 32, 32, 3, 2, 1, 1, 4),
+         square("groups of 2", 2, 7, 64, 64, 3, 1, 1, 1, 32), square("two filters", 3, 6, 16, 32, 3, 1, 1, 1, 16),
+         square("two channel tiles", 2, 12, 128, 128, 3, 1, 1, 1, 32),
+         square("part of a channel tile", 2, 6, 80, 80, 3, 1, 1, 1, 10),
          square("groups of 24", 3, 4, 96, 96, 3, 1, 1, 1, 4), square("groups of 32", 17, 4, 64, 64, 3, 1, 1, 1, 2),
          square("groups of 12", 2, 5, 48, 48, 3, 2, 1, 1, 4), square("8 to 16", 5, 6, 32, 64, 3, 2, 1, 1, 4),
          square("16 to 8", 5, 6, 64, 32, 3, 1, 1, 1, 4), square("5x5, stride 3", 2, 9, 32, 16, 5, 3, 2, 2, 2),
@@ -45,7 +46,8 @@ def computed(c, case: Case, a, b, bias=None, relu=False) -> np.ndarray:
     """Returns the pass of a candidate: of (x, w), (g, w) or (x, g)."""
     shape = {"fprop": case.desc.y_shape, "dgrad": case.desc.x_shape, "wgrad": case.desc.w_shape}[c.pass_name]
     out = stored(np.full(shape, np.nan, np.float32), c.writes)
-    more = () if c.pass_name == "wgrad" else (Epilogue.of(None if bias is None else upload(bias), "relu" if relu else None),)
+    epilogue = Epilogue.of(None if bias is None else upload(bias), "relu" if relu else None)
+    more = () if c.pass_name == "wgrad" else (epilogue,)
     c.prepare(case.desc)(stored(a, c.reads), stored(b, c.reads if c.pass_name == "wgrad" else "float32"), out, *more)
     return fetched(out)
 
@@ -88,7 +90,8 @@ def test_blocks_of_several_tiles_are_exact(c, monkeypatch):
 
 
 @each("fprop", "dgrad", "wgrad")
-@pytest.mark.parametrize("case", [square("4", 4, 12, 32, 32, 3, 1, 1, 1, 8), square("16", 4, 12, 64, 64, 3, 2, 1, 1, 4)],
+@pytest.mark.parametrize("case", [square("4", 4, 12, 32, 32, 3, 1, 1, 1, 8),
+                                  square("16", 4, 12, 64, 64, 3, 2, 1, 1, 4)],
                          ids=lambda case: case.name)
 def test_every_pass_is_as_accurate_as_promised(case, c):
     a, b = (fetched(stored(v, c.reads)) for v in operands(c, case, floats))
@@ -144,7 +147,8 @@ def test_a_mode_has_its_own_precision():
 @pytest.mark.parametrize(("case", "fragment"), [
     (square("plain", 2, 8, 64, 64, 3), "one group"), (square("odd", 2, 8, 33, 33, 3, groups=11), "groups of 3 -> 3"),
     (square("wide", 2, 8, 256, 256, 3, groups=2), "groups of 128 -> 128"),
-    (square("far", 1, 400, 32, 32, 3, dilation=190, groups=8), "do not fit into shared memory")], ids=lambda v: getattr(v, "name", v))
+    (square("far", 1, 400, 32, 32, 3, dilation=190, groups=8), "do not fit into shared memory")],
+    ids=lambda v: getattr(v, "name", v))
 def test_a_refusal_names_the_reason(case, fragment):
     assert all(fragment in (c.rejection(case.desc) or "") for c in CANDIDATES)
 
@@ -154,7 +158,8 @@ def test_classes_of_dgrad_cover_each_position_once():
         seen = {}
         for line in dgrad_lines(axis):
             for k in range(line.count):
-                pairs = {(line.start + k * line.move + j * line.tap, line.w + j * line.w_step) for j in range(line.taps)}
+                pairs = {(line.start + k * line.move + j * line.tap, line.w + j * line.w_step)
+                         for j in range(line.taps)}
                 seen[line.first + k * line.step] = sorted(t for o, t in pairs if 0 <= o < axis.o)
         assert seen == {i: sorted(axis.dgrad_taps(i)) for i in range(axis.i)}
 

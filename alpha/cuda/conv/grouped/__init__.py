@@ -163,7 +163,8 @@ def cut(n: int, h: Line, w: Line, work: Work, most_pixels: int) -> Cut | None:
             most = min(n, work.positions // (width * height), most_pixels // (lines * columns)) if whole else 1
             for images in {max(1, most), max(1, most // 2)}:
                 tiles = ceil_div(n, images) * ceil_div(h.count, height) * ceil_div(w.count, width)
-                pixels, turns = images * lines * columns, ceil_div(ceil_div(images * height * width, work.rows), work.parts)
+                pixels = images * lines * columns
+                turns = ceil_div(ceil_div(images * height * width, work.rows), work.parts)
                 cost = tiles * (PER_PIXEL * pixels + work.each * turns + PER_TILE)
                 if pixels <= most_pixels and cost < least:
                     best, least = Cut(h, w, height, width, images, lines, columns, tiles), cost
@@ -232,8 +233,13 @@ class _Grouped(Candidate):
         assert channels and cuts
         key = "wgrad" if self.pass_name == "wgrad" else "maps"
         blocks = (len(pieces_of(desc, channels)) if key == "wgrad" else channels.pieces * channels.k_steps)
-        products = sum(ceil_div(cut.images * cut.height * cut.width, 32) * 2 * cut.tiles * cut.h.taps * cut.w.taps
-                       for cut in cuts) * channels.tiles * blocks
+        work, most = self.work(desc, channels), max(1, device().sm_count * self.blocks // (channels.tiles * len(cuts)))
+        products = 0  # of 16 rows, with those of parts that have nothing to do
+        for each in cuts:
+            turns = ceil_div(ceil_div(each.images * each.height * each.width, work.rows), work.parts)
+            tiles = ceil_div(each.tiles, min(each.tiles, most)) * min(each.tiles, most)
+            products += turns * work.parts * work.rows // 16 * tiles * each.h.taps * each.w.taps
+        products = products * channels.tiles * blocks * (c.classes if len(cuts) > 1 else 1)
         clocks = products * c.clocks[key][self.itemsize, self.mode.products] / device().sm_count
         clocks += self._fixed(desc, channels) / 4 * c.word_clocks * self.blocks
         return Cost((Stage(clocks, "clocks", desc.nbytes(self.itemsize) / c.dram[key], "dram", c.depth[key],
@@ -256,10 +262,6 @@ class _Grouped(Candidate):
 
 class GroupedMaps(_Grouped):
     """conv_grouped in a mode: fprop or dgrad."""
-
-    def __init__(self, pass_name: str, mode: Mode) -> None:
-        super().__init__(pass_name, mode)
-        self.kernels: dict[int, Kernel] = {}
 
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
         return channels.pieces * desc.h.f * desc.w.f * channels.k_steps * 512
@@ -300,7 +302,8 @@ class GroupedWgrad(_Grouped):
 
     def work(self, desc: ConvDesc, channels: Channels) -> Work:
         splits = WARPS // min(WARPS, len(pieces_of(desc, channels)))
-        return Work(POSITIONS["wgrad"], 16, splits, 20 + (70 if self.itemsize == 4 else 20) * min(9, desc.h.f * desc.w.f))
+        each = 20 + (70 if self.itemsize == 4 else 20) * min(9, desc.h.f * desc.w.f)
+        return Work(POSITIONS["wgrad"], 16, splits, each)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         channels, cuts = self.channels(desc), self.cuts(desc)
@@ -315,7 +318,8 @@ class GroupedWgrad(_Grouped):
         add_up = Kernel("conv_grouped_wgrad.cu", "grouped_sum", SUM_ARGS, threads=512, defines=defines)
         parts = ceil_div(pieces, WARPS) * ceil_div(taps, held)
         blocks = min(cut.tiles, max(1, context.sm_count * self.resident(shared) // (channels.tiles * parts)))
-        sizes, classes, pairs = self.sizes(desc, channels), upload(np.array([cut.numbers(desc.w.f)], np.int32)), upload(table)
+        classes, pairs = upload(np.array([cut.numbers(desc.w.f)], np.int32)), upload(table)
+        sizes = self.sizes(desc, channels)
         most_splits = WARPS // min(WARPS, pieces - (pieces - 1) // WARPS * WARPS)
         work_size = blocks * most_splits * channels.tiles * pieces * taps * PIECE * PIECE
         out_chunks = ceil_div(channels.tile_out * self.itemsize, 32) * 2

@@ -204,8 +204,10 @@ class Wgmma(OnOperands):
         c, found = on.table.wgmma, self._estimate(desc)
         tiles = desc.groups * ceil_div(desc.n, self.tile.rows) * ceil_div(self._pixels(desc).columns, self.tile.columns)
         few = is_product(desc) and tiles <= 2 * on.sm_count
-        return Cost((Stage(found.us, nbytes=self._memory_us(desc) * on.dram, depth=c.depth, launches=c.launches,
+        cost = Cost((Stage(found.us, nbytes=self._memory_us(desc) * on.dram, depth=c.depth, launches=c.launches,
                            seen=c.seen_of_few if few else c.seen), Stage(found.wait_us)))
+        narrow = desc.groups > 1 and desc.ic // desc.groups < CHUNK
+        return cost.times(1 + c.narrow_group / (desc.ic // desc.groups)) if narrow else cost
 
     def _memory_us(self, desc: ConvDesc) -> float:
         on, pixels, (written, read) = device(), self._pixels(desc), moved_bytes(self.pass_name, self.mode, desc)
