@@ -19,6 +19,8 @@ from alpha.tensor import Tensor
 class _Adaptive(Optimizer):
     """What all of them share: two decay rates, eps, weight decay, and the moments m and v."""
 
+    wide_states = True
+
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return "m", "v"
 

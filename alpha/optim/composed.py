@@ -17,6 +17,7 @@ from alpha.graph import no_grad
 from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.kinds import Betas, Count, Decay, Lr, NonNegative, Share
 from alpha.inputs.schema import check_names, fitted
+from alpha.ops.update import state_dtype
 from alpha.optim.optimizer import Optimizer, Params
 from alpha.optim.recorded import RATE
 from alpha.tensor import Tensor
@@ -26,7 +27,12 @@ New = tuple[Tensor, dict[str, Tensor]]
 
 
 class Composed(Optimizer):
-    """Base of optimizers that compute a new parameter and new states from the old ones, on any device."""
+    """Base of optimizers that compute a new parameter and new states from the old ones, on any device.
+
+    Parameters and gradients of 16 bits come to `formula` as float32, as the states are kept.
+    """
+
+    wide_states = True
 
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
         """Returns the new w, and the new tensor of each slot."""
@@ -45,10 +51,12 @@ class Composed(Optimizer):
         takes = None if factor is None else factor > 0     # 0 skips the step: nothing changes then
         for k, (p, g) in enumerate(zip(params, grads)):
             state = {slot: tensors[k].detach() for slot, tensors in states.items()}
+            dtype = state_dtype(p.dtype)
+            g = g.detach().astype(dtype)
             if factor is not None:
-                g = g * factor.astype(g.dtype)
-            w, new = self.formula(group, p.detach(), g.detach(), state, lr, step)
-            for target, value in ((p, w), *[(states[slot][k], t) for slot, t in new.items()]):
+                g = g * factor.astype(dtype)
+            w, new = self.formula(group, p.detach().astype(dtype), g, state, lr, step)
+            for target, value in ((p, w.astype(p.dtype)), *[(states[slot][k], t) for slot, t in new.items()]):
                 target.copy_(value if takes is None else ops.where(takes, value, target.detach()))
 
 
