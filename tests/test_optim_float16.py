@@ -1,4 +1,4 @@
-"""Optimizers on parameters of 16 bits: float32 states and arithmetic, as PyTorch has in float32; old states are widened."""
+"""Optimizers on parameters of 16 bits: states and arithmetic are float32, as in PyTorch; old states are widened."""
 
 from __future__ import annotations
 
@@ -122,12 +122,12 @@ def test_a_step_refuses_states_of_16_bits() -> None:
     with pytest.raises(DTypeError, match=r'adam_step: m\[0\] is float16, params\[0\] is float16: the state must be '
                                          r'float32\nhelp: convert the state: m\[0\].astype\("float32"\)'):
         update.adam_step(w, g, m, v, [], None, lr=0.1, step=1)
-    with pytest.raises(DTypeError, match=r"radam_step: v\[0\] is float32, params\[0\] is float64: the state must be fl"):
+    with pytest.raises(DTypeError, match=r"radam_step: v\[0\] is float32, params\[0\] is float64: the state must be"):
         update.radam_step([w[0].double()], [g[0].double()], [w[0].double()], v, None, lr=0.1, step=1)
 
 
 def test_adamod_refuses_parameters_that_it_would_not_move() -> None:
-    with pytest.raises(ConfigError, match=r"AdaMod: parameter 0 is float16, and the first step sizes are 1 - beta3=0.9"):
+    with pytest.raises(ConfigError, match=r"AdaMod: parameter 0 is float16, and the first step sizes are 1 - "):
         optim.AdaMod([nn.Parameter(alpha.ones((2,)).half())])
 
 

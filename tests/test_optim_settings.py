@@ -205,7 +205,7 @@ def test_fit_answers_accumulation_with_what_to_do(name: str) -> None:
 
 
 def test_weight_norm_is_not_answered_with_clipping_alone() -> None:
-    with pytest.raises(MissingError, match="weight_norm.* are not there: make the weight anew in forward"):
+    with pytest.raises(MissingError, match=r"weight_norm.* are not there: make the weight anew in forward"):
         _ = nn.utils.weight_norm
     with pytest.raises(MissingError, match="there is none: make the weight anew in forward"):
         _ = nn.weight_norm

@@ -3,8 +3,9 @@
 // Source:   Adam, Adamax: arXiv 1412.6980; AMSGrad: 1904.09237; AdamW: 1711.05101; RAdam: 1908.03265; AdaMod:
 //           1910.12249; SGD, RMSprop: as PyTorch has them.
 // Layout:   flat tensors, in lists: the parameters, the states in the order of the step, and last the gradients. States
-//           of adaptive steps are float32 beside parameters of 16 bits, where squares would underflow. The coefficients are computed by the caller in double. A struct of them by value is laid out as they would be
-//           one by one. A step that is recorded finds them in memory, in *kept, which each replay writes.
+//           of adaptive steps are float32 beside parameters of 16 bits, where squares would underflow. The coefficients
+//           are computed by the caller in double. A struct of them by value is laid out as they would be one by one. A
+//           step that is recorded finds them in memory, in *kept, which each replay writes.
 // Factor:   where the loss was scaled, the gradients are multiplied by *factor, and a factor of 0 skips the step: `decide`
 //           makes it on the device, so that the host need not wait for the gradients.
 // Requires: 16-byte aligned tensors; CHUNK a multiple of 8.
