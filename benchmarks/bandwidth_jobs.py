@@ -206,22 +206,23 @@ def optimizers(d: Data) -> Iterator[Job]:
     def state(*positive: bool) -> list[Any]:
         return [d.tensors(p) for p in positive]
 
-    def plain(*positive: bool) -> list[Any]:  # without a factor of the gradients
-        return [*state(*positive), None]
+    def adaptive(*positive: bool) -> list[Any]:     # parameters, gradients, and states, which are float32
+        return [*state(False, False), *[[t.float() for t in tensors] for tensors in state(*positive)]]
 
     def steps() -> list[Any]:
         return [torch.full((), 10.0, device=d.device) for _ in range(TENSORS)]
 
-    yield Job("sgd_step", lambda: plain(False, False, False),
+    yield Job("sgd_step", lambda: [*state(False, False, False), None],
               lambda w, g, v, factor: torch._fused_sgd_(w, g, v, maximize=False, is_first_step=False, **sgd),
               dict(sgd, first=False), label="momentum")
-    yield Job("adam_step", lambda: [*state(False, False, False, True), [], None, steps()], fused_adam,
+    yield Job("adam_step", lambda: [*adaptive(False, True), [], None, steps()],
+              fused_adam if d.dtype == torch.float32 else None,     # PyTorch's states have the parameters' dtype
               dict(adam, step=10, decoupled=True), label="AdamW")
     yield Job("ema_step", lambda: state(False, False), lambda a, w: torch._foreach_lerp_(a, w, 1e-3), dict(decay=0.999))
-    yield Job("rmsprop_step", lambda: [*state(False, False, True), [], [], None], None, dict(lr=1e-3))
-    yield Job("adamax_step", lambda: plain(False, False, False, True), None, dict(lr=1e-3, step=10))
-    yield Job("radam_step", lambda: plain(False, False, False, True), None, dict(lr=1e-3, step=10))
-    yield Job("adamod_step", lambda: plain(False, False, False, True, True), None, dict(lr=1e-3, step=10))
+    yield Job("rmsprop_step", lambda: [*adaptive(True), [], [], None], None, dict(lr=1e-3))
+    yield Job("adamax_step", lambda: [*adaptive(False, True), None], None, dict(lr=1e-3, step=10))
+    yield Job("radam_step", lambda: [*adaptive(False, True), None], None, dict(lr=1e-3, step=10))
+    yield Job("adamod_step", lambda: [*adaptive(False, True, True), None], None, dict(lr=1e-3, step=10))
     yield Job("sums_of_squares", lambda: state(False), lambda x: torch.stack(torch._foreach_norm(x)).square())
 
 

@@ -62,16 +62,34 @@ def _descend(w: Array, direction: Array, rate: float, scratch: Array) -> None:
 
 
 def _scaled(step: Callable[..., None]) -> Callable[..., None]:
-    """Gives a step its last argument, the factor of the gradients, which is None or an array."""
+    """Gives a step float16 parameters, and its last argument: the factor of the gradients, None or an array."""
     @wraps(step)
     def scaled(params: Arrays, grads: Arrays, *states_factor: Any, **attrs: Any) -> None:
         *states, factor = states_factor
-        if factor is None:
-            step(params, grads, *states, **attrs)
-        elif factor != 0:
+        if factor is not None and factor == 0:
+            return
+        if params[0].dtype == np.float16:
+            _in_float32(scaled, params, grads, states_factor, attrs)
+            return
+        if factor is not None:
             grads = [np.multiply(g, factor, out=empty(g.shape, g.dtype), casting="same_kind") for g in grads]
-            step(params, grads, *states, **attrs)
+        step(params, grads, *states, **attrs)
     return scaled
+
+
+def _in_float32(step: Callable[..., None], params: Arrays, grads: Arrays, states_factor: Sequence[Any],
+                attrs: dict[str, Any]) -> None:
+    """Makes a step of float16 parameters with copies in float32, one parameter at a time."""
+    *states, factor = states_factor
+    for k, g in enumerate(grads):
+        mine = [arrays[k:k + 1] for arrays in (params, *states)]
+        wide = [[a.astype(np.float32, copy=False) for a in arrays] for arrays in mine]
+        step(wide[0], [g.astype(np.float32)], *wide[1:], factor, **attrs)
+        for arrays, changed in zip(mine, wide):
+            for a, b in zip(arrays, changed):
+                if a is not b:
+                    with np.errstate(over="ignore"):    # it is infinite then, as on a GPU
+                        a[...] = b
 
 
 @ops.sgd_step.impl("cpu")
@@ -129,7 +147,8 @@ def rmsprop_step_cpu(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg
             np.sqrt(v, out=t)
         else:
             _average(a, d, alpha, t)
-            np.sqrt(np.subtract(v, np.multiply(a, a, out=t), out=t), out=t)
+            np.subtract(v, np.multiply(a, a, out=t), out=t)
+            np.sqrt(np.maximum(t, 0, out=t), out=t)     # rounding may leave less than 0
         t += eps
         np.divide(d, t, out=t)
         if momentum:

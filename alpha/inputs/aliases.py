@@ -44,6 +44,7 @@ ADVICE = {
     "always_call": "leave it out",
     "only_inputs": "leave it out: gradients go to the inputs alone",
     "rounding_mode": "x // y rounds down, (x / y).trunc() towards 0",
+    "accumulate": "pass a larger batch_size; in a loop of your own, call backward for several batches before the step",
     "recompute_scale_factor": "leave it out, or pass size=",
 }
 CONVERTED: dict[str, Callable[[Any], Any]] = {"unbiased": int}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from alpha.errors import ConfigError, message, shown
+from alpha.inputs.aliases import ADVICE
 
 
 def origin(thing: Any) -> str:
@@ -62,7 +63,9 @@ def register(registry: dict[str, Any], where: str, what: str, name: str, entry: 
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:
-    """Returns "; did you mean <the nearest known name>?", or "" where none is near."""
+    """Returns "; did you mean <the nearest known name>?", or what to do instead of a known habit, or ""."""
+    if isinstance(name, str) and name not in known and "accumul" in name:
+        return "; " + ADVICE["accumulate"]
     close = difflib.get_close_matches(str(name)[:100], list(known), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

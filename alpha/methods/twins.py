@@ -92,7 +92,10 @@ NN = {
     "LSTM": "write the cell as a Module, with Linear", "GRU": "write the cell as a Module, with Linear",
     "RNN": "write the cell as a Module, with Linear", "Transformer": "TransformerEncoder; a decoder is "
     "MultiheadAttention, Linear and LayerNorm", "Swish": "nn.SiLU",
-    "utils": "alpha.optim.clip_grad_norm, alpha.optim.clip_grad_value",
+    "utils": "clip_grad_norm_ and clip_grad_value_ are in alpha.optim; weight_norm, spectral_norm and parametrizations "
+    "are not there: make the weight anew in forward",
+    **dict.fromkeys(("weight_norm", "spectral_norm"), "there is none: make the weight anew in forward, as w = g * v / "
+                    "v.norm()"),
     "CTCLoss": "there is none", "Bilinear": "write it with matmul", "modules": "alpha.nn itself",
     "parallel": "there is one device to a process", "AdaptiveLogSoftmaxWithLoss": "CrossEntropyLoss",
     "MSE": "nn.MSELoss", "BCE": "nn.BCELoss", "FractionalMaxPool2d": "MaxPool2d",

@@ -4,6 +4,9 @@ Every step takes lists of tensors, one entry per parameter, all of one dtype: th
 only) and the states, which start as zeros unless it says otherwise. A list that belongs to a variant which is not
 wanted is empty. Nothing here has a gradient. t counts the steps from 1.
 
+Steps are computed in float32 for parameters of 16 bits, and the states of adaptive steps are float32 then: squares of
+gradients, and eps, are too small for float16. The momenta of sgd_step have the parameters' dtype.
+
 Where a step takes `factor`, a float32 tensor of shape () (see loss_scale_step), its gradients are factor * g, and a
 factor of 0 skips it: nothing changes then, not even the states.
 
@@ -16,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 
-from alpha.backend import get_backend
-from alpha.errors import ShapeError, message
+from alpha.backend import HALF_DTYPES, get_backend
+from alpha.errors import DTypeError, ShapeError, message
 from alpha.inputs.kinds import Count, Decay, Finite, Limit, NonNegative, Share
 from alpha.op import Spec, op
 from alpha.tensor import Tensor
@@ -29,6 +32,23 @@ def _check_factor(where: str, factor: Tensor | None) -> None:
     if factor is not None and (factor.dtype, factor.shape) != ("float32", ()):
         raise ShapeError(message(where, f"factor is {factor.dtype} of shape {factor.shape}, float32 of shape () is "
                                  "needed", "pass the result of loss_scale_step, or None"))
+
+
+def state_dtype(dtype: str) -> str:
+    """Returns the dtype of the states of an adaptive step, for parameters of a dtype."""
+    return "float32" if dtype in HALF_DTYPES else dtype
+
+
+def _match_states(where: str, params: Sequence[Tensor], optional: str = "", **lists: Sequence[Tensor]) -> None:
+    """As _match, for the states of an adaptive step, whose dtype `state_dtype` says."""
+    _match(where, params, optional, **lists)
+    dtype = state_dtype(params[0].dtype) if params else ""
+    for name, tensors in lists.items():
+        for k, t in enumerate(tensors):
+            if t.dtype != dtype:
+                raise DTypeError(message(
+                    where, f"{name}[{k}] is {t.dtype}, params[{k}] is {params[k].dtype}: the state must be {dtype}",
+                    f'convert the state: {name}[{k}].astype("{dtype}")'))
 
 
 def _match(where: str, params: Sequence[Tensor], optional: str = "", **lists: Sequence[Tensor]) -> None:
@@ -93,16 +113,18 @@ class adam_step:
         lr, beta1, beta2, eps, weight_decay, decoupled: see above.
     Raises:
         ShapeError: the lists do not match.
+        DTypeError: a state has not the dtype that `state_dtype` says.
     Source: arXiv 1412.6980, Algorithm 1; AdamW: 1711.05101, Algorithm 2; AMSGrad: 1904.09237, Algorithm 2.  Differs:
         eps is added to the corrected root, the decay is scaled by lr, vmax is of the uncorrected v, as in PyTorch.
     """
 
-    args, outs, mutates, mixed = "*params *grads *m *v *vmax factor?", "", "params m v vmax", "factor"
+    args, outs, mutates, mixed = "*params *grads *m *v *vmax factor?", "", "params m v vmax", "m v vmax factor"
 
     def shape(params, grads, m, v, vmax, factor, *, lr: NonNegative, step: Count, beta1: Decay = 0.9, beta2: Decay =
               0.999, eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0, decoupled: bool = False):
         _check_factor("adam_step", factor)
-        _match("adam_step", params, "vmax", grads=grads, m=m, v=v, vmax=vmax)
+        _match("adam_step", params, grads=grads)
+        _match_states("adam_step", params, "vmax", m=m, v=v, vmax=vmax)
 
 
 def adam_numbers(*, lr: float, step: int, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool
@@ -128,7 +150,7 @@ class rmsprop_step:
 
         d = g + weight_decay * w
         v = alpha * v + (1 - alpha) * d^2
-        a = alpha * a + (1 - alpha) * d, and v - a^2 takes the place of v below, if grad_avg is given
+        a = alpha * a + (1 - alpha) * d, and max(v - a^2, 0) takes the place of v below, if grad_avg is given
         q = d / (sqrt(v) + eps)
         w = w - lr * q, or with momentum: b = momentum * b + q, w = w - lr * b
 
@@ -140,18 +162,20 @@ class rmsprop_step:
         lr, alpha, eps, weight_decay, momentum: see above.
     Raises:
         ShapeError: the lists do not match.
+        DTypeError: a state has not the dtype that `state_dtype` says.
     Source: T. Tieleman, G. Hinton, "Lecture 6.5 - RMSProp", 2012; centered: arXiv 1308.0850.
         Differs: eps is added to the root, as in PyTorch.
     """
 
     args, outs = "*params *grads *square_avg *grad_avg *momenta factor?", ""
-    mutates, mixed = "params square_avg grad_avg momenta", "factor"
+    mutates, mixed = "params square_avg grad_avg momenta", "square_avg grad_avg momenta factor"
 
     def shape(params, grads, square_avg, grad_avg, momenta, factor, *, lr: NonNegative, alpha: Decay = 0.99, eps:
               NonNegative = 1e-8, weight_decay: NonNegative = 0.0, momentum: Decay = 0.0):
         _check_factor("rmsprop_step", factor)
-        _match("rmsprop_step", params, "grad_avg" if momentum else "grad_avg momenta", grads=grads,
-               square_avg=square_avg, grad_avg=grad_avg, momenta=momenta)
+        _match("rmsprop_step", params, grads=grads)
+        _match_states("rmsprop_step", params, "grad_avg" if momentum else "grad_avg momenta", square_avg=square_avg,
+                      grad_avg=grad_avg, momenta=momenta)
 
 
 def rmsprop_numbers(*, lr: float, alpha: float, eps: float, weight_decay: float, momentum: float) -> Numbers:
@@ -173,15 +197,17 @@ class adamax_step:
         lr, beta1, beta2, eps, weight_decay: see above.
     Raises:
         ShapeError: the lists do not match.
+        DTypeError: a state has not the dtype that `state_dtype` says.
     Source: arXiv 1412.6980, Algorithm 2.  Differs: eps, which keeps u above 0, as in PyTorch.
     """
 
-    args, outs, mutates, mixed = "*params *grads *m *u factor?", "", "params m u", "factor"
+    args, outs, mutates, mixed = "*params *grads *m *u factor?", "", "params m u", "m u factor"
 
     def shape(params, grads, m, u, factor, *, lr: NonNegative, step: Count, beta1: Decay = 0.9, beta2: Decay = 0.999,
               eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0):
         _check_factor("adamax_step", factor)
-        _match("adamax_step", params, grads=grads, m=m, u=u)
+        _match("adamax_step", params, grads=grads)
+        _match_states("adamax_step", params, m=m, u=u)
 
 
 def adamax_numbers(*, lr: float, step: int, beta1: float, beta2: float, eps: float, weight_decay: float) -> Numbers:
@@ -205,15 +231,17 @@ class radam_step:
         lr, beta1, beta2, eps, weight_decay, decoupled: see above.
     Raises:
         ShapeError: the lists do not match.
+        DTypeError: a state has not the dtype that `state_dtype` says.
     Source: arXiv 1908.03265, Algorithm 2.  Differs: the threshold of p_t is 5 and eps is added, as in PyTorch.
     """
 
-    args, outs, mutates, mixed = "*params *grads *m *v factor?", "", "params m v", "factor"
+    args, outs, mutates, mixed = "*params *grads *m *v factor?", "", "params m v", "m v factor"
 
     def shape(params, grads, m, v, factor, *, lr: NonNegative, step: Count, beta1: Decay = 0.9, beta2: Decay = 0.999,
               eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0, decoupled: bool = False):
         _check_factor("radam_step", factor)
-        _match("radam_step", params, grads=grads, m=m, v=v)
+        _match("radam_step", params, grads=grads)
+        _match_states("radam_step", params, m=m, v=v)
 
 
 def radam_rate(lr: float, step: int, beta1: float, beta2: float) -> tuple[float, bool]:
@@ -249,15 +277,17 @@ class adamod_step:
         lr, beta1, beta2, beta3, eps, weight_decay: see above.
     Raises:
         ShapeError: the lists do not match.
+        DTypeError: a state has not the dtype that `state_dtype` says.
     Source: arXiv 1910.12249.  Differs: the decoupled weight decay.
     """
 
-    args, outs, mutates, mixed = "*params *grads *m *v *s factor?", "", "params m v s", "factor"
+    args, outs, mutates, mixed = "*params *grads *m *v *s factor?", "", "params m v s", "m v s factor"
 
     def shape(params, grads, m, v, s, factor, *, lr: NonNegative, step: Count, beta1: Decay = 0.9, beta2: Decay =
               0.999, beta3: Decay = 0.999, eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0):
         _check_factor("adamod_step", factor)
-        _match("adamod_step", params, grads=grads, m=m, v=v, s=s)
+        _match("adamod_step", params, grads=grads)
+        _match_states("adamod_step", params, m=m, v=v, s=s)
 
 
 def adamod_numbers(*, lr: float, step: int, beta1: float, beta2: float, beta3: float, eps: float, weight_decay: float

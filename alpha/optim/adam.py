@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from alpha import ops
+from alpha.backend import HALF_DTYPES
+from alpha.errors import ConfigError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Betas, Decay, Lr, NonNegative
 from alpha.ops import update
@@ -18,6 +20,8 @@ from alpha.tensor import Tensor
 
 class _Adaptive(Optimizer):
     """What all of them share: two decay rates, eps, weight decay, and the moments m and v."""
+
+    wide_states = True
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return "m", "v"
@@ -145,6 +149,7 @@ class AdaMod(_Adaptive):
         s = beta3 * s + (1 - beta3) * q
         w = w - min(q, s) * m / (1 - beta1^t)
     Args:
+        params: no 16-bit ones, whose rounding is more than the first steps, of (1 - beta3) * lr.
         beta3: decay rate of the step sizes, in [0, 1).
         others, and errors: as Adam.
     Source: Ding et al., arXiv 1910.12249.
@@ -154,6 +159,13 @@ class AdaMod(_Adaptive):
     def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), beta3: Decay = 0.999,
                  eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0) -> None:
         super().__init__(params, lr=lr, betas=betas, beta3=beta3, eps=eps, weight_decay=weight_decay)
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        for name, p in zip(group["names"], group["params"]):
+            if p.dtype in HALF_DTYPES:
+                raise ConfigError(message("AdaMod", f"parameter {name} is {p.dtype}, and the first step sizes are 1 - "
+                                          f"beta3={group['beta3']} of lr: less than its rounding, so it would not move",
+                                          "train float32 parameters, under alpha.precision if need be, or use AdamW"))
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return "m", "v", "s"

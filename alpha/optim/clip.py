@@ -6,10 +6,11 @@ import math
 from typing import cast
 
 from alpha import ops
-from alpha.errors import AnomalyError, ArgumentError, message, shown
+from alpha.errors import AnomalyError, ArgumentError, ConfigError, message, shown
 from alpha.graph import no_grad
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import PositiveOrInf
+from alpha.ops.update import state_dtype
 from alpha.optim.optimizer import NamedParams, as_parameters
 from alpha.tensor import Tensor
 
@@ -18,6 +19,9 @@ def _with_gradient(where: str, params: NamedParams) -> list[tuple[str, Tensor, T
     """Returns (name, parameter, gradient) of those that have one; without names the position is the name."""
     named = [item if isinstance(item, tuple) and len(item) == 2 else (f"number {k}", item)
              for k, item in enumerate(as_parameters(where, params))]
+    if not named:
+        raise ConfigError(message(where, "there are no parameters, so nothing is clipped", "pass model.parameters(); a "
+                                  "generator that was read before is empty"))
     for name, p in named:
         if not isinstance(p, Tensor):
             raise ArgumentError(message(where, f"parameter {name} is {shown(p)}, a Tensor is needed",
@@ -36,7 +40,7 @@ def clip_grad_norm(params: NamedParams, max_norm: PositiveOrInf) -> float:
         The norm before clipping; 0 if there is no gradient.
     Raises:
         AnomalyError: a gradient has a NaN or an infinity; it names the first such parameter. No gradient is changed.
-        ConfigError: max_norm is not above 0.
+        ConfigError: max_norm is not above 0, or there are no parameters.
     """
     found = _with_gradient("clip_grad_norm", params)
     if not found:
@@ -51,7 +55,7 @@ def clip_grad_norm(params: NamedParams, max_norm: PositiveOrInf) -> float:
         norm = math.sqrt(math.fsum(squares))
         if norm > max_norm:
             for _, p, g in found:
-                p.grad = g * (max_norm / norm)
+                p.grad = (g.astype(state_dtype(g.dtype)) * (max_norm / norm)).astype(g.dtype)
     return norm
 
 
@@ -63,7 +67,7 @@ def clip_grad_value(params: NamedParams, max_value: PositiveOrInf) -> None:
         params: `module.named_parameters()`, tensors, or one tensor; those without a gradient are skipped.
         max_value: number above 0.
     Raises:
-        ConfigError: max_value is not above 0.
+        ConfigError: max_value is not above 0, or there are no parameters.
     """
     found = _with_gradient("clip_grad_value", params)
     with no_grad():

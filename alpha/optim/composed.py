@@ -17,6 +17,7 @@ from alpha.graph import no_grad
 from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.kinds import Betas, Count, Decay, Lr, NonNegative, Share
 from alpha.inputs.schema import check_names, fitted
+from alpha.ops.update import state_dtype
 from alpha.optim.optimizer import Optimizer, Params
 from alpha.optim.recorded import RATE
 from alpha.tensor import Tensor
@@ -26,7 +27,12 @@ New = tuple[Tensor, dict[str, Tensor]]
 
 
 class Composed(Optimizer):
-    """Base of optimizers that compute a new parameter and new states from the old ones, on any device."""
+    """Base of optimizers that compute a new parameter and new states from the old ones, on any device.
+
+    Parameters and gradients of 16 bits come to `formula` as float32, as the states are kept.
+    """
+
+    wide_states = True
 
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
         """Returns the new w, and the new tensor of each slot."""
@@ -45,10 +51,12 @@ class Composed(Optimizer):
         takes = None if factor is None else factor > 0     # 0 skips the step: nothing changes then
         for k, (p, g) in enumerate(zip(params, grads)):
             state = {slot: tensors[k].detach() for slot, tensors in states.items()}
+            dtype = state_dtype(p.dtype)
+            g = g.detach().astype(dtype)
             if factor is not None:
-                g = g * factor.astype(g.dtype)
-            w, new = self.formula(group, p.detach(), g.detach(), state, lr, step)
-            for target, value in ((p, w), *[(states[slot][k], t) for slot, t in new.items()]):
+                g = g * factor.astype(dtype)
+            w, new = self.formula(group, p.detach().astype(dtype), g, state, lr, step)
+            for target, value in ((p, w.astype(p.dtype)), *[(states[slot][k], t) for slot, t in new.items()]):
                 target.copy_(value if takes is None else ops.where(takes, value, target.detach()))
 
 
@@ -142,17 +150,23 @@ class Adagrad(Composed):
         s = s + d^2;  w = w - lr / (1 + (t - 1) * lr_decay) * d / (sqrt(s) + eps)
     Args:
         lr_decay, weight_decay, eps: at least 0.
+        initial_accumulator_value: what s starts with, at least 0.
         others: see Optimizer.
     Source: Duchi, Hazan and Singer, "Adaptive subgradient methods", JMLR 12, 2011.
     """
 
     @checked
     def __init__(self, params: Params, lr: Lr = 1e-2, lr_decay: NonNegative = 0.0, weight_decay: NonNegative = 0.0,
-                 eps: NonNegative = 1e-10) -> None:
-        super().__init__(params, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
+                 initial_accumulator_value: NonNegative = 0.0, eps: NonNegative = 1e-10) -> None:
+        super().__init__(params, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay,
+                         initial_accumulator_value=initial_accumulator_value, eps=eps)
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return ("s",)
+
+    def start(self, group: Mapping[str, Any], slot: str) -> float:
+        value: float = group["initial_accumulator_value"]
+        return value
 
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
         d = _decayed(group, w, g)
@@ -229,6 +243,11 @@ class LAMB(Composed):
         return 1 / (1 - beta1 ** step), 1 / sqrt(1 - beta2 ** step), lr
 
 
+def _slow_copy(p: Tensor) -> Tensor:
+    """Returns a copy of a parameter, float32 where it has 16 bits: part of a way may be less than their rounding."""
+    return ops.clone(p.detach().astype(state_dtype(p.dtype)))
+
+
 @bound_methods()
 class Lookahead:
     """Lets another optimizer take k steps, then goes part of the way: slow = slow + alpha * (w - slow), w = slow.
@@ -249,7 +268,7 @@ class Lookahead:
             raise ArgumentError(message("Lookahead", f"optimizer is {shown(optimizer)}, an Optimizer is needed",
                                         "pass Lookahead(optim.SGD(model.parameters(), lr=0.1))"))
         self.optimizer, self.k, self.alpha = optimizer, k, alpha
-        self._slow = {name: ops.clone(p.detach()) for name, p in self._named()}
+        self._slow = {name: _slow_copy(p) for name, p in self._named()}
 
     def _named(self) -> list[tuple[str, Tensor]]:
         return [(name, p) for group in self.optimizer.param_groups for name, p in zip(group["names"], group["params"])]
@@ -263,9 +282,11 @@ class Lookahead:
         if self.optimizer.step_count % self.k == 0:
             with no_grad():
                 for name, p in self._named():
-                    slow = self._slow.setdefault(name, ops.clone(p.detach()))
-                    slow.copy_(slow + (p.detach() - slow) * self.alpha)
-                    p.copy_(slow)
+                    slow = self._slow.get(name)
+                    if slow is None:        # of a group that was added
+                        slow = self._slow[name] = _slow_copy(p)
+                    slow.copy_(slow + (p.detach().astype(slow.dtype) - slow) * self.alpha)
+                    p.copy_(slow.astype(p.dtype))
 
     @checked
     def zero_grad(self, set_to_none: bool = True) -> None:

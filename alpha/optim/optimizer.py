@@ -26,6 +26,7 @@ from alpha.graph import no_grad
 from alpha.inputs.arguments import bound_methods, checked, kinds_of
 from alpha.inputs.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
 from alpha.methods import twins
+from alpha.ops.update import state_dtype
 from alpha.optim.recorded import RecordedSteps, captured, refuse_second_step
 from alpha.tensor import Tensor
 
@@ -54,7 +55,7 @@ class State(dict[str, Any]):
                                     "optimizer.param_groups has the settings, optimizer.state what it keeps"))
 
 
-@bound_methods("slots", "update", "check", "numbers", "form")
+@bound_methods("slots", "start", "update", "check", "numbers", "form")
 class Optimizer:
     """Base of optimizers; a subclass says which tensors it keeps per parameter, and calls its update op.
 
@@ -71,6 +72,7 @@ class Optimizer:
         ArgumentError: params is no list, or a setting is of the wrong type.
     """
 
+    wide_states = False     # whether states are float32 beside parameters of 16 bits, whose dtype they have else
     _recorded: RecordedSteps | None = None  # while a function that makes steps is recorded
 
     def __init__(self, params: Params, **settings: Any) -> None:
@@ -142,8 +144,12 @@ class Optimizer:
     # ---- what a subclass defines -------------------------------------------------------------------------------------
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns the names of the tensors kept per parameter of the group; they start as zeros."""
+        """Returns the names of the tensors kept per parameter of the group, of its shape; `start` says their values."""
         raise self._undefined("slots")
+
+    def start(self, group: Mapping[str, Any], slot: str) -> float:
+        """Returns the number that the elements of a slot start with: 0, unless a subclass says otherwise."""
+        return 0.0
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
                lr: float, step: int, factor: Tensor | None) -> None:
@@ -250,13 +256,17 @@ class Optimizer:
                                          "make a step before"))
             for slot in slots:
                 if slot not in kept:        # at the first step, or where a setting that needs it was switched on later
-                    kept[slot] = ops.zeros(p.shape, dtype=p.dtype, device=p.device)
+                    kept[slot] = self._new_state(group, slot, p)
         states = {slot: [self._states[name][slot] for name, _ in members] for slot in slots}
         grads = [p.grad for _, p in members if p.grad is not None]
         place: AbstractContextManager[None] = nullcontext() if self._recorded is None else self._recorded.part(
             group, [name for name, _ in members], step, members[0][1].device)
         with place:
             self.update(group, [p for _, p in members], grads, states, lr, step, factor)
+
+    def _new_state(self, group: Mapping[str, Any], slot: str, p: Tensor) -> Tensor:
+        dtype = state_dtype(p.dtype) if self.wide_states else p.dtype
+        return ops.full(p.shape, self.start(group, slot), dtype=dtype, device=p.device)
 
     @checked
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -308,7 +318,7 @@ class Optimizer:
         if scalars["optimizer"] != self._name:
             raise CheckpointError(message(self._name, f"the state is that of {scalars['optimizer']}",
                                           "resume with the optimizer that the run was started with"))
-        params = {name: (p, self.slots(group)) for group in self.param_groups
+        params = {name: (p, self.slots(group), group) for group in self.param_groups
                   for name, p in zip(group["names"], group["params"])}
         if scalars["names"] != list(params):
             other = sorted(set(scalars["names"]) ^ set(params))
@@ -327,12 +337,11 @@ class Optimizer:
             raise CheckpointError(message(self._name, f"tensors of the state do not fit: {', '.join(wrong)}",
                                           "resume with the model and the settings that the run was started with",
                                           state=found.get(wrong[0]), optimizer=shapes.get(wrong[0])))
-        states: dict[str, dict[str, Tensor]] = {}
-        ready = fitted(self._name, tensors, {key: params[key.rsplit("/", 1)[0]][0] for key in shapes})
-        for key, t in ready.items():
-            name, slot = key.rsplit("/", 1)
-            p = params[name][0]
-            states.setdefault(name, {})[slot] = ops.zeros(p.shape, dtype=p.dtype, device=p.device).copy_(t)
+        states = {name: {slot: self._new_state(params[name][2], slot, params[name][0]) for slot in params[name][1]}
+                  for name in scalars["counts"]}
+        own = {f"{name}/{slot}": t for name, slots in states.items() for slot, t in slots.items()}
+        for key, value in fitted(self._name, tensors, own).items():     # also those of 16 bits, of older checkpoints
+            own[key].copy_(value)
 
         def load() -> None:
             self.step_count, self._counts, self._states = scalars["step_count"], dict(scalars["counts"]), states

@@ -26,13 +26,15 @@ class ReduceLROnPlateau:
         mode: "min" where less is better (a loss), "max" where more is (an accuracy).
         factor: in [0, 1).
         patience: calls without progress that are waited for.
-        threshold, threshold_mode: what counts as progress: best * (1 -+ threshold) for "rel", best -+ threshold for
-            "abs".
+        threshold, threshold_mode: what counts as progress: to pass best by more than a margin, threshold * |best| for
+            "rel", threshold for "abs".
         cooldown: calls after a reduction that do not count.
         min_lr: no learning rate falls below it.
-        eps: changes of a learning rate that are smaller are left out.
+        eps: changes of a learning rate that are not larger are left out.
     Raises:
-        ConfigError: a setting is out of range, or a group's lr is a schedule.
+        ConfigError: a setting is out of range, a group's lr is a schedule, or min_lr and eps leave every lr as it is.
+
+    Differs from PyTorch for negative values in "rel", where a margin of threshold * best would count worse ones.
 
     `plateau.step(validation_loss)` is called once per epoch, say; `state_dict` and `load_state_dict` continue it.
     """
@@ -49,13 +51,21 @@ class ReduceLROnPlateau:
         self.min_lr, self.eps = min_lr, eps
         self.best = math.inf if mode == "min" else -math.inf
         self.bad = self.cooldown_left = 0
+        rates = [group["lr"] for group in optimizer.param_groups]
+        if not any(lr - self._lower(lr) > eps for lr in rates):
+            raise ConfigError(message("ReduceLROnPlateau", f"min_lr={min_lr} and eps={eps} leave every lr as it is: "
+                                      f"{', '.join(map(str, rates))}", "choose a min_lr below the lr, and a smaller "
+                                      "eps"))
 
     def _is_better(self, value: float) -> bool:
         sign = -1 if self.mode == "min" else 1
         if math.isinf(self.best):
             return sign * value > sign * self.best
-        margin = self.threshold * (self.best if self.threshold_mode == "rel" else 1.0)
+        margin = self.threshold * (abs(self.best) if self.threshold_mode == "rel" else 1.0)
         return sign * value > sign * (self.best + sign * margin)
+
+    def _lower(self, lr: float) -> float:
+        return max(lr * self.factor, self.min_lr)
 
     def step(self, value: Any) -> None:
         """Takes the next measurement: a number, or a tensor of one element.  NaN is no progress."""
@@ -68,7 +78,7 @@ class ReduceLROnPlateau:
             self.cooldown_left, self.bad = self.cooldown_left - 1, 0
         if self.bad > self.patience:
             for group in self.optimizer.param_groups:
-                lower = max(group["lr"] * self.factor, self.min_lr)
+                lower = self._lower(group["lr"])
                 if group["lr"] - lower > self.eps:
                     group["lr"] = lower
             self.cooldown_left, self.bad = self.cooldown, 0

@@ -19,7 +19,7 @@ class RMSprop(Optimizer):
         d = g + weight_decay * w                          (w: parameter, g: its gradient)
         v = alpha * v + (1 - alpha) * d^2
         a = alpha * a + (1 - alpha) * d                   (centered only)
-        q = d / (sqrt(v) + eps),  or  d / (sqrt(v - a^2) + eps)  if centered
+        q = d / (sqrt(v) + eps),  or  d / (sqrt(max(v - a^2, 0)) + eps)  if centered
         b = momentum * b + q                              (with momentum only)
         w = w - lr * q,  or  w - lr * b  with momentum
     Args:
@@ -33,6 +33,8 @@ class RMSprop(Optimizer):
         ConfigError: see Optimizer; or a setting is out of range.
     Source: Tieleman and Hinton, "Neural networks for machine learning", lecture 6.5, 2012.
     """
+
+    wide_states = True
 
     @checked
     def __init__(self, params: Params, lr: Lr = 1e-2, alpha: Decay = 0.99, eps: NonNegative = 1e-8,

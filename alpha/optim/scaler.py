@@ -43,7 +43,7 @@ class LossScaler:
     """
 
     @checked
-    def __init__(self, device: str = "cpu", initial: Positive = 65536.0, growth_interval: Count = 2000) -> None:
+    def __init__(self, device: str = "cpu", initial: Positive = 65536.0, *, growth_interval: Count = 2000) -> None:
         if not 1 <= initial <= LARGEST_SCALE:
             raise ConfigError(message("LossScaler", f"initial is {initial}, a number in [1, {LARGEST_SCALE:.0f}] is "
                                       "needed", "pass a power of two in that range"))

@@ -65,7 +65,10 @@ def step(lr: Positive, step_size: Count, gamma: Positive = 0.1) -> Schedule:
 
 @_remembered
 def multistep(lr: Positive, milestones: Sizes, gamma: Positive = 0.1) -> Schedule:
-    """lr(t) = lr * gamma^(number of milestones <= t).  Raises ConfigError unless the milestones rise."""
+    """lr(t) = lr * gamma^(number of milestones <= t).  Raises ConfigError unless there are milestones, which rise."""
+    if not milestones:
+        raise ConfigError(message("multistep", f"milestones is empty, so gamma={gamma} has no effect",
+                                  "pass the steps at which the lr changes, or use schedule.constant(lr)"))
     if any(a >= b for a, b in pairwise(milestones)):
         raise ConfigError(message("multistep", f"milestones {list(milestones)} do not rise", "sort them, each once"))
     return _of_step(lambda t: lr * _power(gamma, bisect_right(milestones, t)))
@@ -86,9 +89,7 @@ def cosine(lr: Positive, total_steps: Count, warmup_steps: Size = 0, final_lr: N
         lr(t) = final_lr                                                             from T on
     Source: Loshchilov and Hutter, arXiv 1608.03983; warm-up: Goyal et al., arXiv 1706.02677.
     """
-    if not warmup_steps < total_steps:
-        raise ConfigError(message("cosine", f"warmup_steps={warmup_steps} is not in [0, total_steps={total_steps})",
-                                  "warm up for fewer steps than there are"))
+    _check_warmup("cosine", warmup_steps, total_steps)
 
     def lr_at(t: int) -> float:
         if t < warmup_steps:
@@ -138,6 +139,7 @@ def triangular(base_lr: Positive, max_lr: Positive, step_size: Count) -> Schedul
 @_remembered
 def linear(lr: Positive, total_steps: Count, final_lr: NonNegative = 0.0, warmup_steps: Size = 0) -> Schedule:
     """Straight from lr down, or up, to final_lr at total_steps, after a linear rise.  See cosine."""
+    _check_warmup("linear", warmup_steps, total_steps)
     return polynomial(lr, total_steps, 1.0, final_lr, warmup_steps)
 
 
@@ -148,9 +150,7 @@ def polynomial(lr: Positive, total_steps: Count, power: Positive = 1.0, final_lr
 
     W = warmup_steps, T = total_steps; final_lr from T on; lr * (t + 1) / W for t < W.
     """
-    if not warmup_steps < total_steps:
-        raise ConfigError(message("polynomial", f"warmup_steps={warmup_steps} is not in [0, total_steps={total_steps})",
-                                  "warm up for fewer steps than there are"))
+    _check_warmup("polynomial", warmup_steps, total_steps)
 
     def lr_at(t: int) -> float:
         if t < warmup_steps:
@@ -174,6 +174,12 @@ def warm_restarts(lr: Positive, first: Count, factor: Count = 1, final_lr: NonNe
             t, length = t - length, length * factor
         return _anneal(lr, final_lr, t / length)
     return _of_step(lr_at)
+
+
+def _check_warmup(where: str, warmup_steps: int, total_steps: int) -> None:
+    if not warmup_steps < total_steps:
+        raise ConfigError(message(where, f"warmup_steps={warmup_steps} is not in [0, total_steps={total_steps})",
+                                  "warm up for fewer steps than there are"))
 
 
 def _of_step(f: Schedule) -> Schedule:

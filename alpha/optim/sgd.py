@@ -24,11 +24,11 @@ class SGD(Optimizer):
     Args:
         params: see Optimizer.
         lr: number above 0, or a schedule.
-        momentum, dampening: in [0, 1).
+        momentum, dampening: in [0, 1); dampening needs momentum.
         weight_decay: at least 0.
         nesterov: look ahead; needs momentum, and no dampening.
     Raises:
-        ConfigError: see Optimizer; or nesterov without momentum or with dampening.
+        ConfigError: see Optimizer; or nesterov without momentum or with dampening, or dampening without momentum.
     """
 
     @checked
@@ -38,6 +38,10 @@ class SGD(Optimizer):
                          nesterov=nesterov)
 
     def check(self, group: Mapping[str, Any]) -> None:
+        if group["dampening"] and not group["momentum"] and not group["nesterov"]:
+            raise ConfigError(message("SGD", f"dampening={group['dampening']} with momentum={group['momentum']}: it "
+                                      "damps the momentum, so it has no effect", "pass momentum=0.9, say, or leave out "
+                                      "dampening"))
         if group["nesterov"] and (group["momentum"] == 0.0 or group["dampening"] != 0.0):
             raise ConfigError(message("SGD", f"nesterov with momentum={group['momentum']}, "
                                       f"dampening={group['dampening']}",

@@ -30,35 +30,43 @@ template <class T> INLINE T *tensor_of(const Table &table, int count, int list, 
 }
 
 // Calls step(changed, read) for every element: `changed` are the elements of lists 0 .. Step::CHANGED - 1, which are
-// written back, `read` that of list Step::CHANGED, times *factor. Where *factor is 0 nothing happens; null stands for 1.
-template <class T, class Step>
+// written back, `read` that of list Step::CHANGED, times *factor. List 0 and the last hold T, the states between them S.
+// Where *factor is 0 nothing happens; null stands for 1.
+template <class T, class S, class Step>
 INLINE void update_all(const Table &table, int count, int chunk, const float *factor, const Step &step) {
   const float times = factor ? *factor : 1.0f;
   if (times == 0) return;
-  constexpr int CHANGED = Step::CHANGED, L = LANES<T>;
+  constexpr int CHANGED = Step::CHANGED, STATES = CHANGED - 1, L = LANES<T>;
   const Chunk here = find_chunk<CHANGED + 1>(table, count, chunk);
   const T *read = tensor_of<const T>(table, count, CHANGED, here.tensor);
-  T *changed[CHANGED];
-  UNROLL for (int k = 0; k < CHANGED; k++) changed[k] = tensor_of<T>(table, count, k, here.tensor);
+  T *own = tensor_of<T>(table, count, 0, here.tensor);
+  S *states[STATES + 1];  // an array has an element at least
+  UNROLL for (int k = 0; k < STATES; k++) states[k] = tensor_of<S>(table, count, k + 1, here.tensor);
 
   const i64 whole = here.end - here.end % L;  // packets end here; only the last chunk of a tensor has a tail
   // the loads of one packet of each list are enough in flight
   UNROLL_BY(1) for (i64 i = here.begin + threadIdx.x * L; i < whole; i += blockDim.x * L) {
     const Lanes<L, T> g = load<L>(read + i);
-    Lanes<L, T> packets[CHANGED];
-    UNROLL for (int k = 0; k < CHANGED; k++) packets[k] = load<L>(changed[k] + i);
+    Lanes<L, T> packet = load<L>(own + i);
+    Lanes<L, S> packets[STATES + 1];
+    UNROLL for (int k = 0; k < STATES; k++) packets[k] = load<L>(states[k] + i);
     UNROLL for (int lane = 0; lane < L; lane++) {
       float values[CHANGED];
-      UNROLL for (int k = 0; k < CHANGED; k++) values[k] = to_float(packets[k].v[lane]);
+      values[0] = to_float(packet.v[lane]);
+      UNROLL for (int k = 0; k < STATES; k++) values[k + 1] = to_float(packets[k].v[lane]);
       step(values, times * to_float(g.v[lane]));
-      UNROLL for (int k = 0; k < CHANGED; k++) packets[k].v[lane] = from_float<T>(values[k]);
+      packet.v[lane] = from_float<T>(values[0]);
+      UNROLL for (int k = 0; k < STATES; k++) packets[k].v[lane] = from_float<S>(values[k + 1]);
     }
-    UNROLL for (int k = 0; k < CHANGED; k++) store(changed[k] + i, packets[k]);
+    store(own + i, packet);
+    UNROLL for (int k = 0; k < STATES; k++) store(states[k] + i, packets[k]);
   }
   for (i64 i = whole + threadIdx.x; i < here.end; i += blockDim.x) {
     float values[CHANGED];
-    UNROLL for (int k = 0; k < CHANGED; k++) values[k] = to_float(changed[k][i]);
+    values[0] = to_float(own[i]);
+    UNROLL for (int k = 0; k < STATES; k++) values[k + 1] = to_float(states[k][i]);
     step(values, times * to_float(read[i]));
-    UNROLL for (int k = 0; k < CHANGED; k++) changed[k][i] = from_float<T>(values[k]);
+    own[i] = from_float<T>(values[0]);
+    UNROLL for (int k = 0; k < STATES; k++) states[k][i] = from_float<S>(values[k + 1]);
   }
 }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import alpha
+from alpha import nn, optim
 from alpha.cuda.runtime import tables
 from alpha.ops import update as ops
 from tests.cuda.agree import Case, agree, floats, ints
@@ -50,6 +51,8 @@ CASES = [
     Case("rmsprop_step", W, G, V, [], M, momentum=0.5, **RMSPROP, dtypes=FLOATS, atol=1e-6),
     Case("rmsprop_step", W, G, V, C, [], **RMSPROP, rtol=1e-5),
     Case("rmsprop_step", W, G, V, C, M, momentum=0.5, **RMSPROP, rtol=1e-5),
+    Case("rmsprop_step", W, G, [0 * v for v in V], C, [], lr=0.1, alpha=1 - 1e-6, eps=1.0, atol=1e-6, dtypes=FLOATS,
+         label="a variance below 0"),
     Case("adamax_step", W, G, M, V, step=2, **ADAM, dtypes=FLOATS, atol=1e-6),
     Case("radam_step", W, G, M, V, step=1, **ADAM, dtypes=FLOATS, atol=1e-6),
     Case("radam_step", W, G, M, V, step=50, decoupled=True, **ADAM, dtypes=FLOATS, atol=1e-6),
@@ -96,6 +99,23 @@ def test_special_values_go_where_the_cpu_puts_them() -> None:
                      Case("adamax_step", ones, special, ones, ones, lr=0.5, step=1, atol=1e-6),
                      Case("adamod_step", ones, special, ones, ones, ones, lr=0.5, step=1, atol=1e-6)):
             agree(case)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name, settings", [
+    ("Adam", {}), ("AdamW", dict(amsgrad=True)), ("Adamax", {}), ("RAdam", {}), ("RMSprop", dict(centered=True)),
+    ("NAdam", {}), ("Adagrad", {}), ("Adadelta", {}), ("Lion", {}), ("LAMB", {})])
+def test_optimizers_keep_float32_beside_16_bits(dtype: str, name: str, settings: dict) -> None:
+    """Gradients whose squares float16 does not have: no parameter becomes NaN, and none moves without a gradient."""
+    for g in (0.0, 1e-4, 300.0):
+        p = nn.Parameter(alpha.ones((33,), device="cuda").astype(dtype))
+        optimizer = getattr(optim, name)([p], lr=0.01, **settings)
+        for _ in range(2):
+            p.grad = alpha.full((33,), g, device="cuda").astype(dtype)
+            optimizer.step()
+        assert p.dtype == dtype and {t.dtype for t in optimizer.state_dict()["tensors"].values()} == {"float32"}
+        assert np.isfinite(p.numpy()).all()
+        assert ((p.numpy() == 1) == (g == 0)).all() or name in ("LAMB", "Adadelta", "RAdam", "AdamW")
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -2,9 +2,10 @@
 //           The equation stands in each step; w is the parameter, g its gradient, d the gradient with weight decay.
 // Source:   Adam, Adamax: arXiv 1412.6980; AMSGrad: 1904.09237; AdamW: 1711.05101; RAdam: 1908.03265; AdaMod:
 //           1910.12249; SGD, RMSprop: as PyTorch has them.
-// Layout:   flat tensors, in lists: the parameters, the states in the order of the step, and last the gradients. The
-//           coefficients are computed by the caller in double. A struct of them by value is laid out as they would be
-//           one by one. A step that is recorded finds them in memory, in *kept, which each replay writes.
+// Layout:   flat tensors, in lists: the parameters, the states in the order of the step, and last the gradients. States
+//           of adaptive steps are float32 beside parameters of 16 bits, where squares would underflow. The coefficients
+//           are computed by the caller in double. A struct of them by value is laid out as they would be one by one. A
+//           step that is recorded finds them in memory, in *kept, which each replay writes.
 // Factor:   where the loss was scaled, the gradients are multiplied by *factor, and a factor of 0 skips the step: `decide`
 //           makes it on the device, so that the host need not wait for the gradients.
 // Requires: 16-byte aligned tensors; CHUNK a multiple of 8.
@@ -42,7 +43,7 @@ template <bool AMSGRAD> struct Adam {
   }
 };
 
-// v = alpha * v + take * d^2;  centered: c = alpha * c + take * d, and v - c^2 instead of v below
+// v = alpha * v + take * d^2;  centered: c = alpha * c + take * d, and max(v - c^2, 0) instead of v below
 // q = d / (sqrt(v) + eps);  w = w - lr * q, or with momentum: b = momentum * b + q;  w = w - lr * b
 template <bool CENTERED, bool MOMENTUM> struct RmsProp {
   static constexpr int CHANGED = 2 + CENTERED + MOMENTUM;
@@ -52,7 +53,9 @@ template <bool CENTERED, bool MOMENTUM> struct RmsProp {
     const float d = g + weight_decay * w;
     v = alpha * v + take * d * d;
     if (CENTERED) c = alpha * c + take * d;
-    float q = d / (sqrtf(CENTERED ? v - c * c : v) + eps);
+    float spread = CENTERED ? v - c * c : v;
+    if (CENTERED && spread < 0) spread = 0;  // by rounding; a NaN stays
+    float q = d / (sqrtf(spread) + eps);
     if (MOMENTUM) q = b = momentum * b + q;
     w -= lr * q;
   }
@@ -106,11 +109,12 @@ struct Ema {
   __device__ void operator()(float (&a)[1], float w) const { a[0] = decay * a[0] + take * w; }
 };
 
-#define STEP(name, T, dtype, ...) \
+// S: what the states are stored as
+#define STEP(name, T, S, dtype, ...) \
   ALPHA_ENTRY(name##_##dtype, (THREADS), \
               (const __grid_constant__ Table table, int count, int chunk, const float *factor, \
                const __VA_ARGS__ *kept, const __VA_ARGS__ step), \
-              update_all<T>(table, count, chunk, factor, kept ? *kept : step))
+              update_all<T, S>(table, count, chunk, factor, kept ? *kept : step))
 
 // partial[block] = sum of the squares of the chunk's elements: those of a packet in float, a thread's in float with what
 // rounding leaves out, the threads' in double.
@@ -131,18 +135,18 @@ template <class T> INLINE void squares(const Table &table, int count, int chunk,
 }
 
 #define KERNELS(T, dtype) \
-  STEP(sgd, T, dtype, Sgd<false>) \
-  STEP(sgd_momentum, T, dtype, Sgd<true>) \
-  STEP(adam, T, dtype, Adam<false>) \
-  STEP(adam_amsgrad, T, dtype, Adam<true>) \
-  STEP(rmsprop, T, dtype, RmsProp<false, false>) \
-  STEP(rmsprop_momentum, T, dtype, RmsProp<false, true>) \
-  STEP(rmsprop_centered, T, dtype, RmsProp<true, false>) \
-  STEP(rmsprop_centered_momentum, T, dtype, RmsProp<true, true>) \
-  STEP(adamax, T, dtype, Adamax) \
-  STEP(radam, T, dtype, RAdam) \
-  STEP(adamod, T, dtype, AdaMod) \
-  STEP(ema, T, dtype, Ema) \
+  STEP(sgd, T, T, dtype, Sgd<false>) \
+  STEP(sgd_momentum, T, T, dtype, Sgd<true>) \
+  STEP(adam, T, float, dtype, Adam<false>) \
+  STEP(adam_amsgrad, T, float, dtype, Adam<true>) \
+  STEP(rmsprop, T, float, dtype, RmsProp<false, false>) \
+  STEP(rmsprop_momentum, T, float, dtype, RmsProp<false, true>) \
+  STEP(rmsprop_centered, T, float, dtype, RmsProp<true, false>) \
+  STEP(rmsprop_centered_momentum, T, float, dtype, RmsProp<true, true>) \
+  STEP(adamax, T, float, dtype, Adamax) \
+  STEP(radam, T, float, dtype, RAdam) \
+  STEP(adamod, T, float, dtype, AdaMod) \
+  STEP(ema, T, T, dtype, Ema) \
   ALPHA_ENTRY(squares_##dtype, (THREADS), (const __grid_constant__ Table table, int count, int chunk, float *partial), \
               squares<T>(table, count, chunk, partial))
 FLOAT_KERNELS(KERNELS)
