@@ -1,4 +1,4 @@
-"""Gradients from before a captured call: one that the function drops unread does not keep the call from being recorded."""
+"""Gradients from before a captured call: where the function drops them unread, the call is recorded."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import warnings
 from collections import namedtuple
 from typing import Any
 
-import numpy as np
 import pytest
 
 import alpha
@@ -86,7 +85,8 @@ def test_hooks_of_modules_and_of_tensors() -> None:
 
 
 @pytest.mark.parametrize(("setting", "name"), [
-    (dict(check_nan=True), "ALPHA_CHECK_NAN"), (dict(sync=True), "ALPHA_SYNC"), (dict(capture=False), "ALPHA_CAPTURE is 0")], ids=str)
+    (dict(check_nan=True), "ALPHA_CHECK_NAN"), (dict(sync=True), "ALPHA_SYNC"),
+    (dict(capture=False), "ALPHA_CAPTURE is 0")], ids=str)
 def test_settings(setting: dict[str, Any], name: str) -> None:
     with alpha.config(**setting):
         assert name in told(alpha.capture(double), *[ones(2)] * 7)
@@ -135,10 +135,9 @@ def test_results_are_of_the_kind_that_the_function_returns(pack: Any) -> None:
 
 
 @pytest.mark.parametrize(("result", "why"), [
-    (lambda net, x: net(x).sum(), r"the function returns a float32 tensor of shape \(\) with its graph.*\nhelp: .*detach"
-     ),
+    (lambda net, x: net(x).sum(), r"returns a float32 tensor of shape \(\) with its graph.*\nhelp: .*detach"),
     (lambda net, x: {"loss": net(x).detach()}, "the function returns .*not a tensor"),
-    (lambda net, x: (net(x).detach(), alpha.ones((2,))), r"the function returns a float32 tensor of shape \(2,\) on cpu"),
+    (lambda net, x: (net(x).detach(), alpha.ones((2,))), r"returns a float32 tensor of shape \(2,\) on cpu"),
 ])
 def test_a_result_that_cannot_be_repeated_is_named(result: Any, why: str) -> None:
     net = nn.Linear(2, 2).to("cuda")
