@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def growth(sizes: range, rounds: int, device: str = "cpu") -> list[int]:
         for n in sizes:
             step(net, optimizer, n, device)
         counted.append(objects())
-    return [b - a for a, b in zip(counted, counted[1:])]
+    return [b - a for a, b in pairwise(counted)]
 
 
 def test_sizes_that_were_seen_leave_nothing() -> None:

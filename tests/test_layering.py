@@ -21,7 +21,8 @@ MAX_FILES = {"alpha": 24}  # of a folder in these, subfolders not counted
 # Room -> the rooms that it may import; the longest matching name counts.
 MAY_IMPORT = {
     "alpha.errors": set(),
-    "alpha.config": {"alpha.errors"},
+    "alpha.openmp": {"alpha.errors"},
+    "alpha.config": {"alpha.errors", "alpha.openmp"},
     "alpha.backend": {"alpha.config", "alpha.errors"},
     "alpha.inputs": {"alpha.inputs", "alpha.backend", "alpha.errors"},
     "alpha.random": {"alpha.inputs", "alpha.errors"},
@@ -58,7 +59,7 @@ MAY_IMPORT = {
     "alpha.ops": {"alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.backend", "alpha.config",
                   "alpha.errors", "alpha.random", "alpha.inputs", "alpha.methods", "alpha.views",
                   "alpha.versions"},
-    "alpha.cpu": {"alpha.cpu", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
+    "alpha.cpu": {"alpha.cpu", "alpha.ops", "alpha.op", "alpha.openmp", "alpha.backend", "alpha.build", "alpha.config",
                   "alpha.fuse", "alpha.errors", "alpha.random", "alpha.inputs", "alpha.versions"},
     "alpha.cuda": {"alpha.cuda", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
                    "alpha.errors", "alpha.fuse", "alpha.lifetimes", "alpha.methods", "alpha.packed", "alpha.random",
