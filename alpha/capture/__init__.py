@@ -189,9 +189,9 @@ class Captured:
         if key in self.refused:
             return Why(as_warned, (self.refused[key],))
         if key in self.adding:
-            t = self.adding[key]
-            t = t if t._grad is not None else next((u for u in self.tensors if u._grad is not None), None)
-            return None if t is None else Why(gradient_added, (self.names, t))
+            for t in (self.adding[key], *self.tensors):
+                if t._grad is not None:
+                    return Why(gradient_added, (self.names, t))
         return None
 
     def repeated(self, arrays: list[Any]) -> list[Any] | None:
