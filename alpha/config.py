@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any
 
+from alpha import openmp
 from alpha.errors import ConfigError, message, shown
 
 
@@ -229,3 +230,4 @@ for _variable in VARIABLES:
     setattr(Config, _variable.name, _Setting(_variable.name))
 
 config = Config(os.environ)
+openmp.spin_briefly()    # before another library maps the runtime that the CPU kernels use

@@ -77,7 +77,7 @@ class Signature:
         self.defaults = {p.name: kinds[p.name].take(self.name, p.name, p.default) if p.name in kinds else p.default
                          for p in attrs if p.default is not p.empty}
         keyed = all(name in kinds and kinds[name].keyed for name in self.attr_names)
-        self._known = lru_cache(maxsize=1024, typed=True)(self.canonical) if keyed else self.canonical
+        self._known = lru_cache(maxsize=256, typed=True)(self.canonical) if keyed else self.canonical
         self.variadic = any(a.many for a in self.args)
         self.uniform = not (mixed or self.variadic)
         self.arity = -1 if self.variadic or self.attr_names else len(self.args)

@@ -11,6 +11,7 @@ from alpha import copies, dlpack, inplace, versions
 from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.errors import AlphaError, ArgumentError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import backward, edge_of, grad_enabled
+from alpha.graph.leftover import Leftover
 from alpha.inputs.arguments import bound, bound_methods, checked
 from alpha.inputs.dtypes import DTypeOrNone, check_values, dtype_name
 from alpha.methods import Methods, Number, ufuncs
@@ -79,7 +80,8 @@ class Tensor(Conversions, Methods):
     @property
     def grad(self) -> Tensor | None:
         """The gradient that backward left on a leaf; one that is set has the tensor's shape, dtype and device."""
-        return self._grad
+        g = self._grad
+        return g if g.__class__ is not Leftover else g.read()  # type: ignore[union-attr]
 
     @grad.setter
     def grad(self, gradient: Tensor | None) -> None:

@@ -1,6 +1,6 @@
 """The C-K-S convolutions beside cuDNN (on the CPU: oneDNN), operator by operator: speed, share of the ceiling, error.
 
-    python -m benchmarks.conv_ops [--device cpu|cuda] [--sets networks paper3 paper5 layers] [--fma] [--resume]
+    python -m benchmarks.conv_ops [--device cpu|cuda] [--sets networks paper3 paper5 layers groups] [--fma] [--resume]
                                   [--precision fp32 tf32 bf16] [--passes fprop dgrad wgrad] [--output FOLDER]
 
 Both libraries compute on the same numbers in one process, in turn; PyTorch may use NCHW and channels_last, and searches
@@ -34,10 +34,21 @@ from benchmarks.conv_sides import Operands, alpha_call, part_of, torch_call
 from benchmarks.environment import add_common, settle, torch_facts
 from benchmarks.results import Row
 from benchmarks.rounds import Side, mark, medians, relative_error
-from benchmarks.shapes import PASSES, SHAPES, ConvShape, bar, moved_bytes, network_shapes, paper, table2_flops, waves
+from benchmarks.shapes import (
+    GROUPS,
+    PASSES,
+    SHAPES,
+    ConvShape,
+    bar,
+    moved_bytes,
+    network_shapes,
+    paper,
+    table2_flops,
+    waves,
+)
 from benchmarks.torch_precision import allow_tf32
 
-SETS = ("networks", "paper3", "paper5", "layers")
+SETS = ("networks", "paper3", "paper5", "layers", "groups")
 MODELS = ("lenet5", "vgg16", "resnet18", "googlenet")
 PRECISIONS = ("fp32", "tf32", "bf16")
 BOUNDS = {"fp32": 1e-4, "tf32": 2e-3, "bf16": 2e-2}  # of an error; each precision stays far below the next one's
@@ -222,14 +233,14 @@ def jobs(sets: Sequence[str], passes: Sequence[str], device: str, batch: int, mo
             found += [(name, shape, [p for p in passes if p != "dgrad" or shape.ic > 3], {"networks": where})
                       for shape, where in network_shapes(models, batch).items()]
         else:
-            shapes = SHAPES if name == "layers" else paper(int(name[-1]), device)
+            shapes = {"layers": SHAPES, "groups": GROUPS}.get(name) or paper(int(name[-1]), device)
             found += [(name, shape, list(passes), {}) for shape in shapes]
     return found
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", nargs="+", choices=SETS, help="default: all but layers, which is for a GPU's bars")
+    parser.add_argument("--sets", nargs="+", choices=SETS, help="default: networks, paper3, paper5")
     parser.add_argument("--shapes", nargs="+", metavar="NAME", help="only these convolutions of the sets")
     parser.add_argument("--passes", nargs="+", default=list(PASSES), choices=PASSES)
     parser.add_argument("--models", nargs="+", default=list(MODELS), help="of the set networks")

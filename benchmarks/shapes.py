@@ -6,6 +6,7 @@ paper3, paper5: the protocol of arXiv 2306.15951, section V: eight cases each, m
 images and channels as they shrink, stride 2. It does not print the numbers of images and channels: these here keep the
 operations of the first seven cases equal.
 networks: the training shapes of the shipped networks.
+groups: 3x3 filters of narrow groups, at stride 1 and 2.
 """
 
 from __future__ import annotations
@@ -62,6 +63,12 @@ NARROW = tuple(ConvShape(*row) for row in (
     ("g128", 512, 32, 128, 192, 3, 1, 1), ("g144", 512, 16, 144, 288, 3, 1, 1), ("g160", 512, 16, 160, 320, 3, 1, 1),
     ("g192", 512, 32, 192, 64, 1, 0, 1), ("g256", 512, 32, 256, 128, 1, 0, 1), ("g480", 512, 16, 480, 192, 1, 0, 1),
     ("g512", 512, 16, 512, 144, 1, 0, 1), ("g528", 512, 16, 528, 160, 1, 0, 1), ("g832", 512, 8, 832, 384, 1, 0, 1)))
+
+# Groups of 2 to 32 channels, as ResNeXt, RegNet and DPN have them; n: stride 1, m: stride 2, then channels of a group.
+GROUPS = tuple(ConvShape(f"{letter}{ic // groups} {n}x{hw}x{hw}x{ic}", n, hw, ic, ic, 3, 1, stride, groups)
+               for letter, stride in (("n", 1), ("m", 2)) for n, hw, ic, groups in (
+                   (256, 32, 128, 32), (256, 16, 256, 32), (256, 8, 512, 32), (256, 4, 1024, 32), (256, 32, 128, 16),
+                   (256, 16, 256, 8), (256, 32, 64, 32), (64, 56, 128, 32)))
 
 
 PAPER = ((128, 32, 64, 64), (64, 64, 64, 128), (32, 128, 128, 128), (16, 256, 128, 256), (8, 512, 256, 256),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 import alpha
@@ -122,3 +124,22 @@ def test_an_optimizer_of_ones_own_that_says_its_numbers():
     for _ in range(2):
         step(alpha.tensor([[1.0, 2.0]]))
     assert net.bias.tolist()[0] == pytest.approx(before - 0.5 - 0.25)
+
+
+def test_status_says_that_the_cpu_records_nothing_and_nobody_is_warned():
+    net = nn.Linear(2, 1)
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+    step = alpha.capture(whole_step(net, optimizer), net, optimizer)
+    assert step.status == "not called yet" and repr(step) == "<captured step(Linear, SGD): not called yet>"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(7):
+            step(alpha.tensor([[1.0, 2.0]]))
+    assert step.status == "called op by op: the arguments are on the CPU, where calls are not recorded"
+    assert step.__name__ == "step" and repr(step) == f"<captured step(Linear, SGD): {step.status}>"
+
+
+def test_arguments_by_name_are_refused():
+    step = alpha.capture(lambda x: x)
+    with pytest.raises(ArgumentError, match="capture: the argument x is given by name\nhelp: pass the tensors by"):
+        step(x=alpha.ones((2,)))

@@ -91,7 +91,7 @@ def ways(pass_name: str, desc: CoConvDesc) -> tuple[Way | None, ...]:
 TOGETHER = 1.3  # times the estimate of levels apart: one call for the narrow gradients of w of all is so much faster
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _ways(pass_name: str, desc: CoConvDesc, machine: str, limit: int) -> tuple[Way | None, ...]:
     found = tuple(way_of_level(pass_name, level, machine, limit) for _, level in desc.levels)
     if pass_name != "wgrad" or found[0] is None:

@@ -66,7 +66,7 @@ def _join(desc: ConvDesc | CoConvDesc, level: int | None, pack: Callable[[ConvDe
     return np.array([len(levels), *head, *[number for part in parts for number in part]], dtype=np.int64)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2048)
 def forward_table(desc: ConvDesc | CoConvDesc, level: int | None = None) -> np.ndarray:
     """Returns the table of fprop and wgrad: x is read, the positions are those of y."""
     def pack(level: ConvDesc, pitch: int) -> list[int]:
@@ -76,7 +76,7 @@ def forward_table(desc: ConvDesc | CoConvDesc, level: int | None = None) -> np.n
     return _join(desc, level, pack)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def dgrad_table(desc: ConvDesc | CoConvDesc, level: int | None = None) -> np.ndarray:
     """Returns the table of dgrad: g is read, the positions are those of dx."""
     def pack(level: ConvDesc, pitch: int) -> list[int]:

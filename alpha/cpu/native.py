@@ -27,13 +27,10 @@ from alpha.build import build, compilers, cores
 from alpha.config import config
 from alpha.cpu.conv_tables import dgrad_table, forward_table
 from alpha.errors import AlphaError, CompileError, message
+from alpha.openmp import SPIN_COUNT as SPIN_COUNT
+from alpha.openmp import warn_if_late
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import Axis, ConvDesc, Pair
-
-# How long a thread that waits for the others spins before it sleeps, some 50 us. libgomp's default, milliseconds, keeps
-# the very core that the others wait for where cores are shared: a step of LeNet-5 beside one busy process takes 6.7 ms
-# with this, 7 to 15 ms without; on idle cores they are equal within 2 %.
-SPIN_COUNT = "3000"
 
 # Threads beyond one per core make nothing faster, and so many that the system refuses one end the process.
 MOST_THREADS = 64
@@ -162,8 +159,6 @@ def load_library(name: str, sources: Sequence[Path]) -> ctypes.CDLL:
         except CompileError as error:
             failed = error
             continue
-        if "OMP_WAIT_POLICY" not in os.environ:
-            os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # libgomp reads it when it is loaded, here
         return ctypes.CDLL(str(path))
     raise failed
 
@@ -172,7 +167,9 @@ def _set_threads() -> None:
     global _threads
     _threads = config.num_threads
     most = cores()
-    _lib.set_threads(1 if _forked else min(_threads or most, max(most, MOST_THREADS)))
+    threads = 1 if _forked else min(_threads or most, max(most, MOST_THREADS))
+    warn_if_late(threads)
+    _lib.set_threads(threads)
 
 
 def _after_fork() -> None:

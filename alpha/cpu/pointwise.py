@@ -86,7 +86,7 @@ def _kernel(op: Op) -> int:
 # ---- from shapes to a plan -------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _plan(name: str, shapes: tuple[Shape | None, ...], masks: tuple[bool, ...],
           itemsize: int) -> tuple[Shape, Array, int]:
     """Returns the shape of y, and what kernels/pointwise.cpp reads of it, with its address; None is a number."""

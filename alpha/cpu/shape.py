@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 MANY_ROWS = 64  # of a concatenation, which one pass over them makes
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _box(shape: Shape, itemsize: int, *strides: Shape) -> Array:
     """Returns what kernels/copy.cpp reads of views of a shape."""
     sizes, merged_strides = merged(shape, strides)
@@ -54,7 +54,7 @@ def contiguous(view: Array) -> Array:
     return out
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _slices(ranges: tuple[ops.Range, ...]) -> tuple[slice, ...]:
     """A stop before index 0, which a negative step needs, is written None."""
     stops = [first + count * step for first, count, step in ranges]

@@ -31,7 +31,7 @@ class Place(NamedTuple):
 WHOLE, UNIFORM = Place("whole"), Place("uniform")   # the latter: random numbers, one for each element
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def place_of(shape: Shape, target: Shape) -> Place | None:
     """Returns how a shape lies in one that it broadcasts to; None where no kernel knows it."""
     if shape == target:

@@ -18,6 +18,7 @@ from alpha import versions
 from alpha.backend import get_backend
 from alpha.config import config
 from alpha.errors import AnomalyError, ArgumentError, GraphError, ShapeError, message, shown
+from alpha.graph import leftover
 from alpha.graph.mode import enable_grad, grad_enabled, no_grad, recording, set_grad_enabled
 from alpha.inputs.arguments import bound, checked
 from alpha.trace import watchers
@@ -252,7 +253,8 @@ class _Walk:
             for hook in tuple(leaf._hooks or ()):
                 g = _hooked(hook, g)
             if self.wanted is None:
-                leaf._grad = _own(g, taken) if leaf._grad is None else leaf._grad + g
+                had = leftover.before(leaf) if leftover.recorded else leaf._grad
+                leaf._grad = _own(g, taken) if had is None else had + g
             else:
                 self.leaves[key] = (leaf, g)
         out = []

@@ -26,6 +26,7 @@ from alpha import ops
 from alpha.backend import FLOAT_DTYPES
 from alpha.errors import AlphaError, ArgumentError, CheckpointError, DTypeError, NotDefinedError, message
 from alpha.graph import no_grad, state
+from alpha.graph.leftover import has_grad
 from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.dtypes import dtype_name
 from alpha.inputs.schema import check_names, fitted
@@ -154,7 +155,7 @@ class Module(Contents, Hooks):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of all parameters; set_to_none=False overwrites them with 0 instead."""
         for p in self.parameters():
-            p.grad = None if set_to_none or p.grad is None else ops.zeros_like(p.grad)
+            p.grad = None if set_to_none or not has_grad(p) else ops.zeros_like(p.detach())
 
     @checked
     def to(self, device: str | None = None, dtype: Any = None) -> Module:

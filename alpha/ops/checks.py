@@ -34,7 +34,7 @@ def check_target(where: str, x: Tensor, target: Tensor) -> None:
                                  "convert it: target.astype(x.dtype)"))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def check_ranges(where: str, sizes: Shape, ranges: tuple[Range, ...], shape: Shape) -> None:
     """Refuses ranges that leave a tensor of `sizes`, or that have another number of elements than `shape`."""
     for n, (first, count, step) in zip(sizes, ranges):

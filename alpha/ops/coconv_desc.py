@@ -143,7 +143,7 @@ def _usual(where: str, out_channels: int, levels: int) -> tuple[int, ...]:
     return tuple(share * out_channels // 8 for share in shares)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _describe(where: str, x_shape: Shape, w_shape: Shape, dilations: tuple[int, ...], channels: tuple[int, ...] | None,
               stride: Pair, groups: int) -> CoConvDesc:
     check_rank(where, x=x_shape, w=w_shape)

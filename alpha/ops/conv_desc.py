@@ -142,6 +142,9 @@ class Axis:
         return sum(t1 - t0 for t0, t1 in map(self.fprop_taps, range(self.o)))
 
 
+axis_of = lru_cache(maxsize=1024)(Axis)  # one object, with its classes, for the batches of all sizes
+
+
 @dataclass(frozen=True)
 class ConvDesc:
     """A convolution, whichever of its three tensors is asked for.
@@ -267,7 +270,7 @@ def bad_groups(op: str, ic: int, oc: int, groups: int) -> NoReturn:
                              "choose a number of groups that divides both"))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2048)
 def describe(op: str, x_shape: Shape, w_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
              groups: int) -> ConvDesc:
     """Returns the description of y = x * w, for an op of that name.  Raises ShapeError."""
@@ -289,7 +292,7 @@ def describe(op: str, x_shape: Shape, w_shape: Shape, stride: Pair, padding: Pai
                 f"use padding of at least {ceil_div(d * (f - 1) + 1 - i, 2)}, a smaller kernel, or a larger map",
                 x=f"{x_shape} NHWC", w=f"{w_shape} OHWI"))
         check_axis(op, name, i, o, f)
-        axes.append(Axis(i, o, f, s, p, d))
+        axes.append(axis_of(i, o, f, s, p, d))
     return ConvDesc(n, ic, oc, axes[0], axes[1], groups)
 
 

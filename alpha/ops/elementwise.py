@@ -43,7 +43,7 @@ def broadcast_shape(where: str, **shapes: Shape) -> Shape:
     return tuple(sizes)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _pair_shape(where: str, a: Shape, b: Shape) -> Shape:
     return broadcast_shape(where, a=a, b=b)
 

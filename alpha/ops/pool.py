@@ -16,7 +16,7 @@ from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Padding
 from alpha.inputs.kinds import Pair as IntOrPair
 from alpha.op import Spec, op
-from alpha.ops.conv_desc import Axis, Pair, Shape, ceil_div, check_axis
+from alpha.ops.conv_desc import Axis, Pair, Shape, axis_of, ceil_div, check_axis
 from alpha.tensor import Tensor
 
 
@@ -44,7 +44,7 @@ def pool_axes(where: str, x_shape: Shape, kernel_size: Pair, stride: Pair, paddi
             raise ShapeError(message(where, f"a window of {k} does not fit into {i} + 2*{p} inputs along {name}", fix,
                                      x=f"{x_shape} NHWC"))
         check_axis(where, name, i, o, k)
-        axes.append(Axis(i, o, k, s, p, 1))
+        axes.append(axis_of(i, o, k, s, p, 1))
     return axes[0], axes[1]
 
 

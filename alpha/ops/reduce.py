@@ -23,7 +23,7 @@ from alpha.views import Extremes, Spread
 
 Shape = tuple[int, ...]
 
-_cached = lru_cache(maxsize=4096)  # a training step asks about the same few shapes again and again
+_cached = lru_cache(maxsize=1024)  # a training step asks about the same few shapes again and again
 
 
 def accumulation_dtype(dtype: str) -> str:

@@ -23,6 +23,7 @@ from alpha.errors import (
     shown,
 )
 from alpha.graph import no_grad
+from alpha.graph.leftover import has_grad
 from alpha.inputs.arguments import bound_methods, checked, kinds_of
 from alpha.inputs.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
 from alpha.methods import twins
@@ -273,7 +274,7 @@ class Optimizer:
         """Drops the gradients of all parameters; set_to_none=False overwrites them with 0 instead."""
         for group in self.param_groups:
             for p in group["params"]:
-                p.grad = None if set_to_none or p.grad is None else ops.zeros_like(p.grad)
+                p.grad = None if set_to_none or not has_grad(p) else ops.zeros_like(p.detach())
 
     def __repr__(self) -> str:
         parts = []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from alpha import ops
-from alpha.errors import ConfigError, message
+from alpha.errors import ConfigError, message, shown
 from alpha.inputs.registry import takes_both
 from alpha.tensor import Tensor
 
@@ -68,7 +68,7 @@ def prepared(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
     """Returns the device's part of a metric."""
     value = getattr(metric, "prepare", metric)(outputs, targets)
     if not isinstance(value, Tensor) or value.ndim > 1 or not value.numel():
-        raise ConfigError(message("metrics", f"{getattr(metric, '__name__', metric)} returned {value!r:.60}, a Tensor "
+        raise ConfigError(message("metrics", f"{getattr(metric, '__name__', metric)} returned {shown(value)}, a Tensor "
                                   "of shape () or (N,) is needed", "compute it with ops"))
     return value.detach()
 

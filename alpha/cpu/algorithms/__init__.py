@@ -138,7 +138,7 @@ def machine_key() -> str:
     return own if library.made_by_intel() and own in MACHINES else key
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2048)
 def _chosen(pass_name: str, desc: ConvDesc, request: Request, machine: str, limit: int) -> Chosen | None:
     way = choose(pass_name, desc, request, machine, limit).way
     if way.name == "direct":

@@ -91,7 +91,7 @@ def _forward(base: Array, way: Way, desc: ConvDesc, x: Any, w: Any, y: Any, bias
     library.winograd_forward(_ptr(shape), _ptr(_table(way, desc)), x, w, bias, y, _ptr(work), relu, turned, add)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _map(pass_name: str, way: Way, desc: ConvDesc, of_x: int, of_y: int) -> Array:
     """Returns Map of winograd.hpp, without the number of threads.
 

@@ -138,6 +138,7 @@ class Plan(NamedTuple):
 
 _candidates: dict[tuple[type, str], list[Candidate]] = {}  # by what describes the operation, and the pass
 _plans: dict[tuple[str, ConvDesc, str, Request, int, bool], Plan] = {}
+PLANS = 2048    # kept at most: a step of the deepest networks has some hundreds of passes; the oldest one makes room
 
 
 def register(*candidates: Candidate, of: type = ConvDesc) -> None:
@@ -184,6 +185,8 @@ def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32", request: Reque
     found = _plans.get(key)
     if found is None:
         found = _plans[key] = _make(pass_name, desc, precision, request)
+        if len(_plans) > PLANS:
+            _plans.pop(next(iter(_plans)), None)
         if config.debug > 2:
             print(found, file=sys.stderr)
     return found

@@ -85,6 +85,10 @@ class Recorder:
     def _is_own(self, x: Array) -> bool:
         return not isinstance(x.block, memory.Lease) and int(x.block) in self.own
 
+    def is_outside(self, x: Array) -> bool:
+        """Tells whether an array was there before the function: what waits to be written is the function's."""
+        return x.block is not None and not self._is_own(x)
+
     def forget(self) -> None:
         """Drops what was made of arrays from outside, and kept with them: what is recorded will never make it."""
         for x in self.held.values():

@@ -64,7 +64,7 @@ class Walk(NamedTuple):
     block: bytes  # the kernel's argument
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def walk(rows: int, columns: int, blocks: int = BLOCKS, longest: int = LONGEST, across: int = THREADS) -> Walk:
     """Divides a matrix of `columns` pieces per row among blocks, in tiles of columns and chunks of rows.
 

@@ -170,7 +170,7 @@ def outer_at_a_time(way: Way, t: Tiles, depthwise: bool) -> int:
     return t.outer if depthwise or way.name == "winograd" else min(t.outer, max(1, FILTER_BYTES // each))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)   # many for a choice, which is kept
 def cost_of(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
     """Returns what a way to compute a pass takes.  For one that can compute it."""
     if way.name == "winograd" and desc.groups > 1:
@@ -295,7 +295,7 @@ def _transformed(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
     return Cost(stages, workspace, error)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)   # devices keep what they make of it
 def choose(pass_name: str, desc: ConvDesc, request: Request, machine_key: str, limit: int) -> Choice:
     """Returns how a pass is computed: a pure function of its arguments.
 

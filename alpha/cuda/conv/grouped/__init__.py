@@ -26,6 +26,7 @@ from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 THREADS, WARPS, ROW, PIECE = 256, 8, 128, 16  # of the kernels
 PITCH, PITCH_OF_SINGLE = ROW + 16, ROW + 32   # bytes from a pixel of a patch to the next
 POSITIONS = {"maps": 256, "wgrad": 128}       # of a tile
+MOST_TAPS = 9                                 # of a filter, that a block of wgrad has in registers
 MOST_LINES = 0x7fff                           # of an output: GroupedRow in grouped.cuh
 STATIC = 6 << 10                              # bytes of shared memory that a block has beside patches and filters
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
@@ -263,6 +264,14 @@ class _Grouped(Candidate):
 class GroupedMaps(_Grouped):
     """conv_grouped in a mode: fprop or dgrad."""
 
+    def __init__(self, pass_name: str, mode: Mode) -> None:
+        super().__init__(pass_name, mode)
+        self.kernel(0)  # declares the module, for those that are built ahead
+
+    def kernel(self, shared: int) -> Kernel:
+        return Kernel("conv_grouped.cu", "conv_grouped", MAPS_ARGS, threads=THREADS, shared=shared,
+                      defines=self.mode.defines)
+
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
         return channels.pieces * desc.h.f * desc.w.f * channels.k_steps * 512
 
@@ -277,8 +286,7 @@ class GroupedMaps(_Grouped):
         assert channels and cuts
         patch = max(c.pixels for c in cuts) * PITCH
         shared = 2 * patch + self._fixed(desc, channels)
-        kernel = Kernel("conv_grouped.cu", "conv_grouped", MAPS_ARGS, threads=THREADS, shared=shared,
-                        defines=self.mode.defines)
+        kernel = self.kernel(shared)
         classes = upload(np.array([c.numbers(desc.w.f) for c in cuts], np.int32))
         most = ceil_div(context.sm_count * self.resident(shared), channels.tiles * len(cuts))
         grid = min(max(c.tiles for c in cuts), most), channels.tiles, len(cuts)
@@ -296,26 +304,32 @@ class GroupedWgrad(_Grouped):
     def __init__(self, mode: Mode) -> None:
         super().__init__("wgrad", mode)
         self.blocks, self.pitch = (1, PITCH_OF_SINGLE) if self.itemsize == 4 else (2, PITCH)
+        for taps in (1, MOST_TAPS):
+            self.kernels(taps, 0)  # declares the modules, for those that are built ahead
+
+    def kernels(self, taps: int, shared: int) -> tuple[Kernel, Kernel]:
+        """Returns the kernel that makes slices, and the one that adds them up."""
+        defines = {**self.mode.defines, "TAPS": taps, "SINGLE": int(self.itemsize == 4)}
+        return (Kernel("conv_grouped_wgrad.cu", "conv_grouped_wgrad", WGRAD_ARGS, threads=THREADS, shared=shared,
+                       defines=defines),
+                Kernel("conv_grouped_wgrad.cu", "grouped_sum", SUM_ARGS, threads=512, defines=defines))
 
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
         return 2 * POSITIONS["wgrad"] * self.pitch
 
     def work(self, desc: ConvDesc, channels: Channels) -> Work:
         splits = WARPS // min(WARPS, len(pieces_of(desc, channels)))
-        each = 20 + (70 if self.itemsize == 4 else 20) * min(9, desc.h.f * desc.w.f)
+        each = 20 + (70 if self.itemsize == 4 else 20) * min(MOST_TAPS, desc.h.f * desc.w.f)
         return Work(POSITIONS["wgrad"], 16, splits, each)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         channels, cuts = self.channels(desc), self.cuts(desc)
         assert channels and cuts
         (cut,), table, taps = cuts, pieces_of(desc, channels), desc.h.f * desc.w.f
-        held = 1 if taps == 1 else 9
+        held = 1 if taps == 1 else MOST_TAPS
         patch, pieces = cut.pixels * self.pitch, len(table)
         shared = 2 * patch + self._fixed(desc, channels)
-        defines = {**self.mode.defines, "TAPS": held, "SINGLE": int(self.itemsize == 4)}
-        kernel = Kernel("conv_grouped_wgrad.cu", "conv_grouped_wgrad", WGRAD_ARGS, threads=THREADS, shared=shared,
-                        defines=defines)
-        add_up = Kernel("conv_grouped_wgrad.cu", "grouped_sum", SUM_ARGS, threads=512, defines=defines)
+        kernel, add_up = self.kernels(held, shared)
         parts = ceil_div(pieces, WARPS) * ceil_div(taps, held)
         blocks = min(cut.tiles, max(1, context.sm_count * self.resident(shared) // (channels.tiles * parts)))
         classes, pairs = upload(np.array([cut.numbers(desc.w.f)], np.int32)), upload(table)

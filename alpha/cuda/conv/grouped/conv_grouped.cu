@@ -17,7 +17,7 @@
 //           blocks, grid (blocks, channel tiles, classes). The next tile's patch is copied while one is multiplied
 // Measured: H200, nvcc 13.0, 2026-11-29, us (cuDNN's better time): 256 x 32x32 x 128 channels, 32 groups, fprop bf16 102
 //           (121), tf32 230 (180), fp32 335 (857); 64 channels, 32 groups 54 (577), 119 (648), 167 (302); 256 x 8x8 x
-//           512 channels, 32 groups 35 (31), 107 (50), 139 (248). `python -m benchmarks.grouped`
+//           512 channels, 32 groups 35 (31), 107 (50), 139 (248). `python -m benchmarks.conv_ops --sets groups`
 #include "conv/grouped/grouped.cuh"
 
 constexpr int PIECE = 16, MT = WIDE ? 2 : 4, ROWS = 16 * MT;

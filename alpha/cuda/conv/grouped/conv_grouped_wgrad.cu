@@ -13,7 +13,7 @@
 //           taps). grouped_sum adds the slices in order, and drops what lies between two groups
 // Measured: H200, nvcc 13.0, 2026-11-29, us (cuDNN's better time): 256 x 32x32 x 128 channels, 32 groups, bf16 92 (177),
 //           tf32 240 (922), fp32 335 (1620); 64 channels, 32 groups 54 (511), 128 (958), 177 (792); 256 x 8x8 x 512
-//           channels, 32 groups 47 (35), 82 (195), 107 (423). `python -m benchmarks.grouped`
+//           channels, 32 groups 47 (35), 82 (195), 107 (423). `python -m benchmarks.conv_ops --sets groups`
 #include "conv/grouped/grouped.cuh"
 
 constexpr int DEPTH = WIDE ? 2 : 1;                      // steps of mma.sync at a time: registers of 16 bits end at 128

@@ -230,7 +230,7 @@ class Transformed(Candidate):
         return launch
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _sizes(way: Way, pass_name: str, desc: ConvDesc, chunk_bytes: int) -> Sizes:
     depthwise, tiles = desc.groups > 1, tiles_of(way, pass_name, desc)
     kernels = WINOGRAD[way.tile, desc.h.f] if way.name == "winograd" else FFT[way.tile, depthwise]

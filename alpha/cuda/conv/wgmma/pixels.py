@@ -119,7 +119,7 @@ def _classes(pass_name: str, desc: ConvDesc, channels: int, side: Pair = (1, 1),
     return classes[np.argsort(-runs_of(classes) * field(classes, "run"), kind="stable")]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _spans(pass_name: str, axis: Axis, side: int, trimmed: bool) -> tuple[Span, ...]:
     """side: positions of a box."""
     fprop = pass_name == "fprop"

@@ -79,7 +79,7 @@ class Product(NamedTuple):
     matrices: Array | None  # (batch, 2) int32, the matrices of a and b for each entry, where steps cannot say it
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _product(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> Product:
     vector_a, vector_b = len(a) == 1, len(b) == 1
     if vector_a:
@@ -128,7 +128,7 @@ def _multiply(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> N
 
 
 # ---- on tensor cores -------------------------------------------------------------------------------------------------
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, precision: str,
                  dtype: str) -> Callable[..., None] | None:
     """Returns the launch of the convolution of 1x1 maps that is this product, if tensor cores are to compute it.
@@ -157,7 +157,7 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
 
 
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: bool
             ) -> tuple[Kernel, tuple[int, int], tuple[int, int], tuple[int, int], float]:
     """Returns the kernel of the tile with the least estimated time, its grid, what `workspace` takes, its tiles, and

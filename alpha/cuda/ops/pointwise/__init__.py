@@ -34,7 +34,7 @@ NUMBERS = (*FLOAT_DTYPES, "int32", "int64", "uint8")
 STORED = {"bool": "uint8"}  # kernels read a bool as a byte
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def blocks(size: int, width: int, packets: int = 2) -> int:
     """Returns how many blocks give each thread `packets` packets of 16 bytes of each tensor; kernels take any number.
 
@@ -103,7 +103,7 @@ def broadcasting(op: Op, source: str | Path, dtypes: Sequence[str] = FLOAT_DTYPE
     return kernels
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def layout_of(where: str, shapes: tuple[Shape | None, ...]) -> tuple[Shape, bytes]:
     """Returns the common shape, and the Layout of the operands; None stands for a number."""
     shape = ops.broadcast_shape(where, **{f"operand {k}": s for k, s in enumerate(shapes) if s is not None})

@@ -121,7 +121,7 @@ def _single(op: Op, code: Function) -> Callable[..., Array]:
     return run
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _common(shapes: tuple[Shape, ...]) -> Shape:
     return broadcast_shape("chain", **{f"operand {k}": shape for k, shape in enumerate(shapes)})
 
@@ -286,7 +286,7 @@ def sums_of(v: Value, w: Value, row: int, written: Sequence[Value], spared: Sequ
 
 
 # ---- from a chain to its kernel --------------------------------------------------------------------------------------
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _kernel(steps: Any, leaves: Any, outputs: tuple[int, ...], n: int, sums: tuple[int, ...], form: str) -> Kernel:
     name = "_".join(["chain", *[code.name.removesuffix("_of") for code, *_ in steps]])[:LONGEST_NAME].rstrip("_")
     text, found = head(steps, n), {}

@@ -26,7 +26,7 @@ Shape = ops.Shape
 
 SMALL_ROW = 8      # pieces per thread up to which a warp takes a row
 
-_cached = lru_cache(maxsize=4096)
+_cached = lru_cache(maxsize=1024)
 _ROWS, _COLUMNS = "i64 outer, i64 count, i64 chunk, i32 chunks, i32 width, i32 aligned", f"i64 inner, {WALK}"
 
 

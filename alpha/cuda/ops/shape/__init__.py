@@ -34,7 +34,7 @@ _COPY_BOX, _TRANSPOSE, _PAD, _TAKE = (
 _TAKE_GRAD = per_dtype("shape.cu", "take_grad", "ptr g, ptr index, ptr dx, i64 count, i64 rows, i64 columns")
 _ARGSORT = per_dtype("shape.cu", "argsort", "ptr x, ptr y, i64 n, i64 columns, i32 descending",
                      dtypes=NUMBERS)
-_cached = lru_cache(maxsize=4096)
+_cached = lru_cache(maxsize=1024)
 
 
 class Move(NamedTuple):

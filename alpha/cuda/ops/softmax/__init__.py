@@ -13,7 +13,7 @@ from alpha.ops import activation as ops
 from alpha.ops.conv_desc import ceil_div
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _plan(shape: tuple[int, ...], axis: int, dtype: str) -> tuple[tuple[str, bool], int, tuple[int, int, int, int]]:
     """Returns which kernel it is, its blocks, and the rows along an axis, as softmax.cu takes them."""
     axis %= len(shape)

@@ -1,15 +1,16 @@
 """capture: a computation that is recorded once and then repeated, so that the host pays for one launch, not hundreds.
 
     def step(x, y):
+        optimizer.zero_grad()
         loss = ops.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
-        optimizer.zero_grad()
         return loss.detach()
 
     step = alpha.capture(step, model, optimizer)
     for x, y in batches:
         loss = step(x, y)             # two calls run op by op, the third is recorded, and repeated from then on
+    print(step.status)                # "recorded", or why it is called op by op
 
 Results, gradients, running statistics, parameters and the optimizer's state have the bits that the function by itself
 would give. On the CPU, and wherever a call cannot be a repetition, the function is simply called.
@@ -19,59 +20,64 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 from alpha import versions
 from alpha.backend import get_backend
+from alpha.capture.attempt import Attempt, Recorded
+from alpha.capture.reasons import (
+    Part,
+    State,
+    Why,
+    as_warned,
+    difference,
+    gradient_added,
+    gradient_missing,
+    key_of,
+    obstacle,
+    on_the_host,
+)
 from alpha.config import config
-from alpha.errors import AlphaError, ArgumentError, DTypeError, GraphError, message, shown
+from alpha.errors import AlphaError, ArgumentError, DTypeError, message, shown
 from alpha.graph import grad_enabled
+from alpha.graph.leftover import LeftoverUsed
 from alpha.inputs.arguments import bound
 from alpha.nn import Module
 from alpha.optim import Lookahead, Optimizer
-from alpha.optim.recorded import RecordedSteps, can_record, captured, form_of
+from alpha.optim.recorded import can_record, captured, form_of
 from alpha.tensor import Tensor
 from alpha.trace import watchers
 
-WARM_UP = 2  # plain calls in a row before one is recorded: kernels are compiled and chosen, caches filled
+WARM_UP = 2   # plain calls in a row before one is recorded: kernels are compiled and chosen, caches filled
+PATIENCE = 5  # plain calls in a row before a warning says why
 
 Function = Callable[..., Any]
 
 
-class _Recorded(NamedTuple):
-    """A recording, and what it stands for in Python."""
-
-    recording: Any                      # of the backend
-    arrays: list[Any]                   # of the state, at the addresses that were recorded
-    grads: list[tuple[Tensor, Tensor]]  # the tensors of the state that get a gradient, and these
-    changed: list[Any]                  # arrays that it overwrites: running statistics, parameters, their states
-    written: list[versions.History]     # of these, and of gradients
-    outputs: list[Tensor]
-    single: bool                        # one output, not a tuple
-    steps: list[RecordedSteps]          # per optimizer
-
-
 @bound
-def capture(function: Function, *state: Module | Tensor | Optimizer) -> Function:
+def capture(function: Function, *state: Module | Tensor | Optimizer) -> Captured:
     """Returns a function that does what `function` does, on a GPU by repeating its recorded launches.
 
     Args:
-        function: takes tensors, and returns a tensor or a tuple of tensors without a graph (`loss.detach()`). What it
-            does must depend on the shapes and dtypes of its arguments alone, on the modes of the modules and on
-            `alpha.precision`, not on values: it may call backward, but not read a tensor back. What it does on the host
-            (printing, counting) is not repeated, but for the steps of the optimizers in the state.
+        function: takes tensors, and returns a tensor, None, or a tuple or list of tensors, without a graph
+            (`loss.detach()`). What it does must depend on the shapes and dtypes of its arguments alone, on the modes of
+            the modules and on `alpha.precision`, not on values: it may call backward, but not read a tensor back. What
+            it does on the host (printing, counting, `list.append`) is not repeated, but for the steps of the
+            optimizers in the state.
         state: modules, on their device already, tensors that it reads or changes, and the optimizers whose `step` it
-            calls; the parameters among them may get gradients. A gradient holds its values until the next call, and is
-            None where the function ends with zero_grad. Each call asks a schedule for its rate, and reads the groups of
-            parameters, so lr and the other settings may change in between.
+            calls; the parameters among them may get gradients. A gradient is what the function by itself leaves, and
+            holds its values until the next call: None where the function ends with zero_grad. A gradient from before
+            the call is no input where the function drops it, as with zero_grad as its first line. Each call asks a
+            schedule for its rate, and reads the groups of parameters, so lr and the other settings may change in
+            between.
     Returns:
-        a function of the same arguments. It calls `function` plainly where a call is not the third in a row with the
-        same shapes, where an argument needs a gradient or a parameter has one already (backward then adds), where
-        modules or tensors have hooks, in alpha.profiler, and with ALPHA_CHECK_NAN, ALPHA_SYNC, ALPHA_DEBUG above 1 or
-        ALPHA_CAPTURE=0.
-        What cannot be recorded is called plainly for good, after a warning that says why.
+        a function of the same arguments, with a `status`: "recorded", "warming up: ...", or "called op by op: <why>".
+        It calls `function` plainly where a call is not the third in a row with the same shapes, where an argument needs
+        a gradient, where the function reads or adds to a gradient from before the call, where modules or tensors have
+        hooks, in alpha.profiler, and with ALPHA_CHECK_NAN, ALPHA_SYNC, ALPHA_DEBUG above 1 or ALPHA_CAPTURE=0. The
+        fifth plain call in a row gives a warning with the reason, once per function; on the CPU the status alone says
+        it. What cannot be recorded is called plainly for good, after a warning that says why.
         The call that is recorded may call `function` twice: then each array lies where the whole takes least.
     Notes:
         A recording holds the memory that the function takes at its peak, until one of other shapes is made, memory runs
@@ -84,56 +90,109 @@ def capture(function: Function, *state: Module | Tensor | Optimizer) -> Function
     """
     if not callable(function):
         raise ArgumentError(message("capture", f"{shown(function)} cannot be called", "pass a function of tensors"))
-    return _Captured(function, state)
+    return Captured(function, state)
 
 
-class _Captured:
+class Captured:
     """See `capture`."""
 
-    found: _Recorded | None = None
+    found: Recorded | None = None
     found_key: Any = None
     contents_version = -1   # Module.contents_version when the contents were last looked at
     running = False         # while it is called
+    plain = 0               # plain calls in a row
+    called = warned = False
+    why: Why | None = None  # of the last call, if it was a plain one and not a warm-up
+    last_why: Why | None = None     # the latest since the last repetition
 
     def __init__(self, function: Function, state: Iterable[Any]) -> None:
         items = [*state]
         self.function = function
         self.optimizers: list[Any] = [item for item in items if isinstance(item, (Optimizer, Lookahead))]
         self.state = [item for item in items if not isinstance(item, (Optimizer, Lookahead))]
+        self.names = State(self.state, self.optimizers)
         self.modules, self.tensors = self._contents()
         for optimizer in self.optimizers:
             self._check_optimizer(optimizer)
-        self.key: Hashable = None   # of the last call
+        self.key: Any = None        # of the last call
         self.calls = 0              # in a row with this key
-        self.refused: list[Hashable] = []
+        self.refused: dict[Hashable, str] = {}      # keys -> why they cannot be recorded
+        self.adding: dict[Hashable, Tensor] = {}    # keys -> the tensor whose gradient from before such a call uses
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__doc__ = getattr(function, "__doc__", None)
+        self.__wrapped__ = function
 
-    def __call__(self, *inputs: Tensor) -> Any:
-        self.running = True
+    def __repr__(self) -> str:
+        state = ", ".join([type(item).__name__ for item in (*self.state, *self.optimizers)])
+        return f"<captured {self.__name__}({state}): {self.status}>"
+
+    @property
+    def status(self) -> str:
+        """How the last call was made: "not called yet", "warming up: ...", "recorded", "called op by op: <why>"."""
+        if not self.called:
+            return "not called yet"
+        if self.why is not None:
+            return f"called op by op: {self.why.told()[0]}"
+        return "recorded" if self.plain == 0 else (
+            f"warming up: {min(self.calls, WARM_UP)} of {WARM_UP} plain calls, then one is recorded")
+
+    def __call__(self, *inputs: Tensor, **named: Any) -> Any:
+        """Calls the function, or repeats what was recorded.  Raises ArgumentError for arguments by name."""
+        if named:
+            raise ArgumentError(message("capture", f"the argument {next(iter(named))} is given by name",
+                                        "pass the tensors by position"))
+        self.running = self.called = True
         try:
             return self._called(inputs)
         finally:
             self.running = False
 
     def _called(self, inputs: tuple[Tensor, ...]) -> Any:
-        if not self._may_repeat(inputs):
-            return self.function(*inputs)
-        key = self._key(inputs)
+        why = obstacle(inputs, self.modules, self.tensors, self.names)
+        if why is not None:
+            return self._plainly(inputs, why)
+        key = key_of(inputs, grad_enabled(), self.modules, self.tensors, [form_of(o) for o in self.optimizers])
         if self.found and self._is_stale(self.found):
             self.close()
             self.key = None
         if key != self.key:
+            if self.key is not None:
+                why = Why(difference, (self.key, key, self.names, self.modules, self.tensors))
             self.key, self.calls = key, 0
-        if (self.found is None or key != self.found_key) and self.calls >= WARM_UP and key not in self.refused:
+        if (self.found is None or key != self.found_key) and self.calls >= WARM_UP and not self._why_refused(key):
             self.close()
-            self.found, self.found_key = self._record(inputs), key
-            if self.found is None:
-                self.refused.append(key)
+            self.found, self.found_key = self._record(inputs, key), key
         self.calls += 1
         for t in inputs:    # a recording reads copies: whatever the call, nothing of how they were made goes into it
             get_backend(t.device).write_as(t.array, "elements")
         if self.found is None or key != self.found_key:
-            return self.function(*inputs)
+            return self._plainly(inputs, self._why_refused(key) or why)
+        for t, had in self.found.asked:
+            if (t._grad is not None) != had:
+                return self._plainly(inputs, Why(gradient_missing if had else gradient_added, (self.names, t)))
+        self.plain, self.why, self.last_why = 0, None, None
         return self._repeat(self.found, inputs)
+
+    def _plainly(self, inputs: tuple[Any, ...], why: Why | None) -> Any:
+        """Calls the function itself, and says why where that happens again and again."""
+        self.plain += 1
+        self.why, self.last_why = why, why or self.last_why
+        if self.plain >= PATIENCE and not self.warned and self.last_why and self.last_why.words is not on_the_host:
+            self.warned = True
+            what, fix = self.last_why.told()
+            warnings.warn(message("capture", f"{self.__name__} is called op by op, not recorded: {what}", fix),
+                          stacklevel=4)
+        return self.function(*inputs)
+
+    def _why_refused(self, key: Hashable) -> Why | None:
+        """Returns why calls with this key cannot be recorded, with the gradients that there are now."""
+        if key in self.refused:
+            return Why(as_warned, (self.refused[key],))
+        if key in self.adding:
+            for t in (self.adding[key], *self.tensors):
+                if t._grad is not None:
+                    return Why(gradient_added, (self.names, t))
+        return None
 
     def repeated(self, arrays: list[Any]) -> list[Any] | None:
         """Returns the arrays of a repetition, for whoever calls a function without state, with inputs of one kind and
@@ -141,7 +200,7 @@ class _Captured:
         """
         found = self.found
         if (found is None or found.recording.closed or not config.capture or config.watch or watchers
-                or self.found_key[3:5] != (config.tensor_cores, config.recompute)):
+                or self.found_key[Part.TENSOR_CORES:Part.TRAINING] != (config.tensor_cores, config.recompute)):
             return None
         return found.recording.replay(arrays)
 
@@ -178,7 +237,7 @@ class _Captured:
                                                 "made for, or the tensor too"))
         captured.setdefault(optimizer, WeakSet()).add(self)
 
-    def _contains_others(self) -> bool:
+    def contains_others(self) -> bool:
         """Tells whether the state has other modules or tensors than when it was last looked at."""
         return [[id(v) for v in found] for found in self._contents()] != [
             [id(v) for v in found] for found in (self.modules, self.tensors)]
@@ -191,89 +250,30 @@ class _Captured:
 
     __del__ = close
 
-    def _may_repeat(self, inputs: tuple[Any, ...]) -> bool:
-        if not config.capture or config.check_nan or config.sync or config.debug > 1 or watchers or not inputs:
-            return False
-        if not all(isinstance(x, Tensor) and not x.requires_grad for x in inputs):
-            return False
-        return (get_backend(inputs[0].device).can_record and not any(m.hooked for m in self.modules)
-                and not any(t._grad is not None or t._hooks for t in self.tensors))
-
-    def _key(self, inputs: tuple[Tensor, ...]) -> Hashable:
-        return (tuple([(x.shape, x.dtype, x.device) for x in inputs]), grad_enabled(), config.precision,
-                config.tensor_cores, config.recompute, tuple([m.training for m in self.modules]),
-                tuple([t.requires_grad for t in self.tensors]), tuple([form_of(o) for o in self.optimizers]))
-
-    def _is_stale(self, found: _Recorded) -> bool:
+    def _is_stale(self, found: Recorded) -> bool:
         """Tells whether a recording is gone, or is about memory where the state is no more."""
         if self.contents_version != Module.contents_version:
             self.contents_version = Module.contents_version
-            if self._contains_others():
+            if self.contains_others():
                 return True
         return found.recording.closed or any(t.array is not a for t, a in zip(self.tensors, found.arrays)) or any(
             steps.is_stale() for steps in found.steps)
 
-    def _record(self, inputs: tuple[Tensor, ...]) -> _Recorded | None:
-        """Returns the recording of a call, or None, after a warning, where there can be none."""
-        device, outputs, single = inputs[0].device, [], False
+    def _record(self, inputs: tuple[Tensor, ...], key: Hashable) -> Recorded | None:
+        """Returns the recording of a call; None where there can be none, after a warning, or with these gradients."""
         self.modules, self.tensors = self._contents()   # layers may have been replaced since
-        backend, arrays = get_backend(device), [t.array for t in self.tensors]
-        states = [t for o in self.optimizers for slots in o._states.values() for t in slots.values()]
-        before = [t._version for t in (*self.tensors, *states)]
-        steps: list[RecordedSteps] = []
-        attributes = [(m, dict(vars(m))) for m in self.modules]
-
-        def on_arrays(copies: list[Any]) -> list[Any]:
-            nonlocal outputs, single
-            steps[:] = [RecordedSteps(o) for o in self.optimizers]
-            with ExitStack() as recording:
-                for each in steps:
-                    recording.enter_context(each.recording())
-                result = self.function(*[Tensor(a, x.shape, x.dtype, x.device) for a, x in zip(copies, inputs)])
-            single = isinstance(result, Tensor)
-            outputs = [result] if single else list(result)
-            self._check(device, outputs, before, {name for each in steps for name in each.changed})
-            return [y.array for y in outputs]
-
-        def forget() -> None:
-            """Takes back what a call has left: nothing has been computed."""
-            nonlocal outputs
-            outputs = []
-            for m, had in attributes:
-                vars(m).clear()
-                vars(m).update(had)
-            for t in self.tensors:
-                t._grad = None  # no gradient was there, see _may_repeat
-            backend.forget(arrays)  # what is derived of them must be made within the recording
-
+        call = Attempt(self, inputs)
         try:
-            backend.forget(arrays)
-            recording = backend.record(on_arrays, [x.array for x in inputs], forget)
+            return call.made()
+        except LeftoverUsed:
+            self.adding[key] = call.used()
         except AlphaError as error:
-            forget()
-            warnings.warn(f"{error}\nnote: the function is called op by op", stacklevel=4)
-            return None
-        grads = [(t, t.grad) for t in self.tensors if t.grad is not None]
-        changed = [t.array for t, version in zip((*self.tensors, *states), before) if t._version != version]
-        histories = versions.histories(device, [*changed, *[g.array for _, g in grads]])
-        return _Recorded(recording, arrays, grads, changed, histories, outputs, single, steps)
+            self.warned = True
+            self.refused[key] = str(error).split("\nhelp:")[0].removeprefix("capture: ")
+            warnings.warn(f"{error}\nnote: {self.__name__} is called op by op", stacklevel=4)
+        return None
 
-    def _check(self, device: str, outputs: list[Any], before: list[int], stepped: set[int]) -> None:
-        """Raises GraphError for a function that cannot be repeated.  stepped: ids of what optimizers change."""
-        for y in outputs:
-            if not isinstance(y, Tensor) or y.requires_grad or y.device != device:
-                raise GraphError(message("capture", f"the function returns {y!r:.60}", "return a tensor on the device "
-                                         "of the arguments, or a tuple of them, without a graph: loss.detach()"))
-        if self._contains_others():
-            raise GraphError(message("capture", "the function sets a parameter or a buffer of a module anew, which "
-                                     "would not be repeated", "overwrite the elements: self.mean.copy_(...)"))
-        if any(t.requires_grad and t._version != version and id(t) not in stepped
-               for t, version in zip(self.tensors, before)):
-            raise GraphError(message("capture", "the function changes a parameter, with a learning rate and a count of "
-                                     "steps that would not be repeated", "pass the optimizer that its step is of: "
-                                     "alpha.capture(step, model, optimizer)"))
-
-    def _repeat(self, found: _Recorded, inputs: tuple[Tensor, ...]) -> Any:
+    def _repeat(self, found: Recorded, inputs: tuple[Tensor, ...]) -> Any:
         if found.changed:
             versions.about_to_change(inputs[0].device, found.changed)
             get_backend(inputs[0].device).forget(found.changed)
@@ -284,4 +284,5 @@ class _Captured:
         if found.written:
             versions.note(found.written)
         results = [Tensor(a, y.shape, y.dtype, y.device) for a, y in zip(arrays, found.outputs)]
-        return results[0] if found.single else tuple(results)
+        return results[0] if found.kind is Tensor else results if found.kind is list else found.kind and (
+            found.kind(results) if found.kind is tuple else found.kind(*results))
