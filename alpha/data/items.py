@@ -50,11 +50,11 @@ def in_dtype_of_batches(a: np.ndarray) -> np.ndarray:
     return a
 
 
-def remedy(dtype: np.dtype[Any], place: str) -> str:
+def remedy(dtype: np.dtype[Any]) -> str:
     """Returns what to do about elements that are no numbers."""
     if dtype.kind in "USO":
-        return f"number the classes from 0 {place}: classes, numbers = np.unique(names, return_inverse=True)"
-    return f"convert them to numbers {place}"
+        return "number the classes from 0: classes, numbers = np.unique(names, return_inverse=True)"
+    return "convert them to numbers"
 
 
 def fetched(where: str, data: Any, index: int) -> Sequence[Any]:
@@ -85,13 +85,15 @@ def as_numbers(where: str, part: Any, k: int, index: int) -> np.ndarray:
     """Returns part k of an item as an array.  Raises DataError for one that is none."""
     try:
         a = as_array(part)
+    except DataError:
+        raise
     except Exception as error:  # lists of unequal lengths, tensors of others that need a gradient, ...
         raise DataError(message(where, f"part {k} of item {index} is {shown(part)}, of which no array can be made: "
                                 f"{' '.join(str(error).split())}", "return an array or a number from __getitem__"
                                 )) from error
     if a.dtype not in AS_THEY_ARE and a.dtype.kind not in "biuf":
-        fix = remedy(a.dtype, "in __getitem__") if k and isinstance(part, (str, bytes)) else (
-            "convert it in __getitem__ or in `transform`")
+        fix = ("return the number of the class from __getitem__: classes.index(name)" if k and a.dtype.kind in "US" else
+               "convert it in __getitem__ or in `transform`")
         raise DataError(message(where, f"part {k} of item {index} is {shown(part)}, an array or a number is needed",
                                 fix))
     return a

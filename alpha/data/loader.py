@@ -219,7 +219,7 @@ def _array(k: int, a: Any) -> np.ndarray:
                                 f"{' '.join(str(error).split())}", "pass arrays, one row for each item")) from error
     if found.dtype.kind not in "biuf":
         raise DataError(message("DataLoader", f"part {k} of the data is {shown(found)}, numbers are needed",
-                                remedy(found.dtype, "before the call")))
+                                remedy(found.dtype)))
     return np.ascontiguousarray(np.moveaxis(found, 1, -1)) if found.ndim == 4 and is_of_torch(a) else found
 
 

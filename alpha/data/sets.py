@@ -119,7 +119,7 @@ def _arrays(where: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
         images = np.ascontiguousarray(np.moveaxis(images, 1, -1))
     if labels.dtype.kind not in "biufc":
         raise DataError(message(where, f"labels are {shown(labels)}, int64 is needed",
-                                remedy(labels.dtype, "before the call")))
+                                remedy(labels.dtype)))
     if images.ndim == 3:
         images = images[..., None]
     return images, labels.astype(np.int64) if labels.dtype.kind in "iu" else labels
