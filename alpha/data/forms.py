@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class Forms:
                       if value.size != 1 or (value != plain).any()]
         self._maps: dict[Any, tuple[int, ...]] = {}     # by form: numbers of the parts that are maps
 
-    def maps(self, arrays: list[Array] | tuple[Array, ...]) -> tuple[int, ...]:
+    def maps(self, arrays: Sequence[Array]) -> tuple[int, ...]:
         """Returns which parts of a batch are moved with the images.  Raises DataError, ConfigError."""
         form = tuple([(a.dtype, a.shape[1:]) for a in arrays])
         if form not in self._maps:
@@ -60,7 +61,7 @@ class Forms:
                     "DataLoader", f"{name}={_plain(value)} is outside of 0 to 1: images of 8 bits, 0 to 255, are "
                     f"scaled to 0 to 1 before {name} is applied", f"divide it by 255: {name}={_plain(value / 255)}"))
 
-    def _checked_maps(self, images: Array, rest: list[Array] | tuple[Array, ...]) -> tuple[int, ...]:
+    def _checked_maps(self, images: Array, rest: Sequence[Array]) -> tuple[int, ...]:
         choices, found = self.augment, []
         if not (choices.crop or choices.flip or choices.altflip):
             return ()
