@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -42,3 +44,25 @@ class Draws:
 def noisy(image: np.ndarray, rng: Any) -> np.ndarray:
     """A transform with a generator of its own."""
     return image.astype(np.float32) + rng.standard_normal(image.shape).astype(np.float32)
+
+
+def halved(image: np.ndarray) -> np.ndarray:
+    """A transform that keeps 8 bits."""
+    return image // 2
+
+
+class Stuck:
+    """Items whose workers come to a stop: behind a pipe that nobody reads, asleep, or with the interpreter's lock."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        if index > 10 and self.how == "busy":
+            time.sleep(60)
+        if index > 10 and self.how == "locked":
+            ctypes.PyDLL(None).sleep(60)
+        return np.zeros(1 << 18 if self.how == "full" else 3, np.float32), index

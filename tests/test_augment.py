@@ -70,6 +70,9 @@ def test_the_op_refuses_what_does_not_fit():
         ops.augment_images(*tensors(mean=MEAN[:2]))
     with refused(ShapeError, "index reaches from -1 to 50, there are 50 images"):
         ops.augment_images(*tensors(index=np.array([0, -1, 50])))
+    for std in (STD * 0, np.array([0.5, -1, 1], np.float32), STD * np.float32(np.nan)):
+        with refused(ConfigError, "augment_images: std is [", "pass a std above 0"):
+            ops.augment_images(*tensors(std=std))
     with refused(ConfigError, "crop is -1, an int of at least 0 is needed"):
         ops.augment_images(*tensors(), crop=-1)
 
@@ -236,3 +239,8 @@ def test_images_refuse_a_label_too_few():
 
 def test_the_cpu_shares_the_images():
     assert np.shares_memory(Images(IMAGES, LABELS, DATA, "cpu").images.array, IMAGES)
+
+
+def test_batches_of_labels_refuse_a_fill_of_masks():
+    with refused(ConfigError, "batches: mask_fill=-100, and there are labels and no masks"):
+        epoch_of(8, augment=Augment(crop=2, mask_fill=-100))

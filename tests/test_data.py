@@ -164,6 +164,9 @@ def small(**changes):
     ({"train_labels": np.array([0, 1, 2, 1])}, "from 0 to 2, there are 2"),
     ({"test_labels": np.array([-1, 0])}, "from -1 to 0"), ({"std": np.zeros(3, np.float32)}, "std > 0"),
     ({"mean": np.zeros(1, np.float32)}, "3 channels"),
+    ({"mean": np.full(3, 127.5, np.float32)}, "0 to 255, are scaled to 0 to 1"),
+    ({"std": np.full(3, 64, np.float32)}, "0 to 255, are scaled to 0 to 1"),
+    ({"mean": np.full(3, np.nan, np.float32)}, "0 to 255, are scaled to 0 to 1"),
     ({"test_images": np.zeros((0, 5, 6, 3), np.uint8), "test_labels": np.zeros(0, np.int64)}, "at least one"),
 ])
 def test_a_data_set_that_does_not_fit_together_is_refused(changes, shown):
@@ -201,3 +204,14 @@ def test_split_divides_the_training_images_alone(data):
 def test_split_leaves_something_to_train_on(size):
     with pytest.raises(DataError, match=rf"val_size {size} holds out {size} of 4"):
         split(small(), size, 0)
+
+
+def test_split_takes_a_share_or_a_whole_number():
+    with pytest.raises(DataError, match=r"val_size 2\.7 is neither a share below 1 nor a number of images"):
+        split(small(), 2.7, 0)
+    assert len(split(small(), 2.0, 0).val_labels) == 2
+
+
+def test_a_path_that_is_too_long_is_to_be_shortened():
+    with pytest.raises(DataError, match="cannot be read: File name too long\\nhelp: shorten the path"):
+        load("cifar10", "x" * 5000)

@@ -62,6 +62,28 @@ def test_random_splits() -> None:
             random_split(data, wrong)
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_shares_may_be_floats_of_numpy(kind: type) -> None:
+    for shares in ([0.9, 0.1], [0.1, 0.9], [0.7, 0.2, 0.1]):
+        plain = random_split(range(1000), shares, seed=3)
+        assert [list(p) for p in random_split(range(1000), [kind(n) for n in shares], seed=3)] == [*map(list, plain)]
+    with refused(ArgumentError, "random_split: lengths are [nan, 1.0]"):
+        random_split(X, [kind("nan"), kind(1)])
+
+
+def test_parts_of_data_keep_the_names_of_its_classes() -> None:
+    data = TensorDataset(X, Y)
+    data.classes = ("a", "b")
+    parts = random_split(Subset(data, range(8)), [0.5, 0.5])
+    assert [part.classes for part in parts] == [("a", "b")] * 2 and ConcatDataset(parts).classes == ("a", "b")
+    assert not hasattr(Subset(TensorDataset(X, Y), [0]), "classes")
+    assert not hasattr(ConcatDataset([*parts, TensorDataset(X, Y)]), "classes")
+    pictures = TensorDataset(IMAGES, Y % 2)
+    pictures.classes = ("cat", "dog")
+    whole = Dataset.of("pets", Subset(pictures, range(6)), Subset(pictures, range(6, 10)))
+    assert whole.classes == ("cat", "dog")
+
+
 def test_several_in_a_row() -> None:
     data = ConcatDataset([Subset("abc", [0, 2]), [], "xyz"])
     assert len(data) == 5 and "".join(data) == "acxyz" and data[-1] == "z" and data[2] == "x"
@@ -87,6 +109,10 @@ def test_what_is_no_data_is_refused() -> None:
                  lambda: Subset(np.array(3), [0]), lambda: steps_per_epoch(4, 0), lambda: Images(X, Y, None, "cpu"),
                  lambda: Images(X, Y, Dataset.of("a", (IMAGES, Y), (IMAGES, Y)), "cpu"),
                  lambda: Dataset("a", ("b",), X, X, IMAGES, 3, IMAGES, Y), lambda: Dataset.of("a", (IMAGES, Y)),
+                 lambda: Dataset.of("a", (IMAGES, [*"abcdefghij"]), (IMAGES, Y)), lambda: Images(
+                     IMAGES, IMAGES[..., 0], Dataset.of("a", (IMAGES, Y), (IMAGES, Y)), "cpu"),
+                 lambda: Dataset.of("a", (IMAGES, [[1], [1, 2]] * 5), (IMAGES, Y)),
+                 lambda: Dataset.of("a", (IMAGES, Y), (IMAGES, Y), classes=[]),
                  lambda: Dataset("a", (1,), X[0], X[0], IMAGES, Y, IMAGES, Y), lambda: ImageFolder(3)):
         with pytest.raises(AlphaError, match="\nhelp: "):
             call()

@@ -117,7 +117,7 @@ ONLY_IN = {
     "onnx": ("alpha/onnx/", "tests/"),
     "onnxruntime": ("benchmarks/inference.py", "tests/"),
     "tensorboard": ("alpha/training/callbacks.py", "tests/"),
-    "PIL": ("alpha/data/folder.py", "tests/"),
+    "PIL": ("alpha/data/pictures.py", "tests/"),
     "sklearn": ("tests/",),
 }
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +14,7 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha.data import Augment, DataLoader, Dataset, ImageFolder, Images, items
+from alpha.data import Augment, DataLoader, Dataset, Images, Subset, TensorDataset, items
 from alpha.errors import ConfigError, DataError
 from tests.loader_sets import IMAGES, LABELS, Draws, Items, noisy
 from tests.op_checks import refused
@@ -79,6 +84,133 @@ def test_parts_other_than_images_come_as_they_are() -> None:
     assert listed[1].tolist() == [1.5, 2.5] and listed[1].dtype == "float32"
 
 
+FLOATS = IMAGES.astype(np.float32) / 255
+NORMAL = (FLOATS - MEAN) / STD
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("source, more", [
+    ((IMAGES, LABELS), {}), (Items(), {}), (Subset(Items(), range(50)), {}), ((FLOATS, LABELS), {}),
+    ((FLOATS.astype(np.float64), LABELS), {}), ((FLOATS.astype(np.float16), LABELS), {}),
+    (TensorDataset(FLOATS, LABELS), {}), ((IMAGES, LABELS), {"transform": lambda x: x.astype(np.float32) / 255}),
+    (Items(), {"transform": lambda x: x.astype(np.float32) / 255}),
+    (Items(), {"transform": lambda x: x + np.uint8(0)})])
+def test_mean_and_std_normalise_images_of_any_form(source: Any, more: dict, workers: int) -> None:
+    loader = DataLoader(source, 50, mean=MEAN, std=STD, workers=workers, **more)
+    x = next(iter(loader))[0]
+    half = isinstance(source, tuple) and source[0].dtype == np.float16
+    assert x.dtype == ("float16" if half else "float32")
+    np.testing.assert_allclose(x.numpy(), NORMAL, rtol=0, atol=4e-3 if half else 1e-5)
+    loader.close()
+
+
+def test_images_of_floats_keep_their_elements_without_mean_and_std() -> None:
+    assert np.array_equal(next(iter(DataLoader((FLOATS, LABELS), 50)))[0].numpy(), FLOATS)
+
+
+@pytest.mark.parametrize("samples", [FLOATS.reshape(50, -1), FLOATS[..., 0], IMAGES.astype(np.int64), LABELS])
+def test_mean_and_std_are_refused_where_samples_are_no_images(samples: np.ndarray) -> None:
+    for make in (lambda: (samples, LABELS), lambda: [(a, 1) for a in samples]):
+        for name in ("mean", "std"):
+            with refused(DataError, f"{name} given", f"leave {name} out"):
+                next(iter(DataLoader(make(), 8, **{name: 0.5})))
+
+
+def test_a_mean_in_units_of_pixels_is_refused_for_images_of_8_bits() -> None:
+    for source, more in (((IMAGES, LABELS), {}), (Items(), {}), (Items(), {"workers": 2})):
+        for name, value in (("mean", 127.5), ("std", 64.0), ("mean", (0.5, 127.5, 0.5)), ("mean", -0.5)):
+            with refused(ConfigError, f"{name}=", "is outside of 0 to 1: images of 8 bits, 0 to 255", "by 255"):
+                next(iter(DataLoader(source, 8, **{name: value}, **more)))
+    assert next(iter(DataLoader((FLOATS * 255, LABELS), 8, mean=127.5)))[0].numpy().min() < -100
+
+
+class Masks:
+    """Images, and masks that hold their first channel."""
+
+    def __init__(self, dtype: str) -> None:
+        self.masks = IMAGES[..., 0].astype(dtype)
+
+    def __len__(self) -> int:
+        return len(IMAGES)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        return IMAGES[index], self.masks[index]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("augment", ["flip", "altflip", Augment(crop=2, mask_fill=0),
+                                     Augment(crop=3, altflip=True, mask_fill=0),
+                                     Augment(crop=2, flip=True, mask_fill=0)])
+def test_masks_are_moved_as_their_images(augment: Any, workers: int) -> None:
+    settings = dict(shuffle=True, seed=2, augment=augment, workers=workers)
+    still, moved = 0, 0
+    for source in (Masks("int64"), (IMAGES, IMAGES[..., 0].astype(np.int64)), (IMAGES, FLOATS[..., :1] * 255)):
+        loader = DataLoader(source, 16, **settings)
+        for epoch in range(2):
+            for x, mask in loader.batches(epoch):
+                first = np.round(x.numpy()[..., 0] * 255)
+                assert np.array_equal(first, np.round(mask.numpy().reshape(first.shape)))
+                still += sum(any(np.array_equal(a, b) for b in IMAGES[..., 0]) for a in first)
+                moved += len(first)
+        loader.close()
+    assert 0 <= still < 0.7 * moved
+
+
+def test_what_a_crop_lets_into_masks_is_mask_fill() -> None:
+    masks = np.ones((50, 12, 10), np.uint8)
+    x, mask = next(iter(DataLoader((np.full_like(IMAGES, 255), masks), 50,
+                                   augment=Augment(crop=3, cutout=4, mask_fill=-100), mean=0.0)))
+    assert set(np.unique(mask.numpy())) == {-100, 1} and mask.dtype == "int64" and (masks == 1).all()
+    assert (mask.numpy()[(x.numpy() == 1).all(-1)] == 1).all()
+    assert (x.numpy()[mask.numpy() == -100] == 0).all()
+
+
+def test_parts_that_would_stay_where_their_images_are_moved_are_refused() -> None:
+    ones = np.ones((50, 12, 10))
+    for part, augment, text in (
+            (ones, "crop=2", "crop=2 lets pixels from outside into part 1"),
+            (ones[:, None], "flip", "part 1 of shape (1, 12, 10) would stay"),
+            (ones[:, ::2, ::2], "flip", "part 1 of shape (6, 5) would stay"),
+            (np.ones((50, 3, 4)), "altflip", "part 1 of shape (3, 4) would stay"),
+            (ones.astype(int), Augment(crop=2, mask_fill=0.5), "mask_fill=0.5, and part 1 is a map of int64"),
+            (ones > 0, Augment(crop=2, mask_fill=-100), "mask_fill=-100, and part 1 is a map of bool"),
+            (LABELS, Augment(crop=2, mask_fill=0), "mask_fill=0, and no part of a batch is a map")):
+        for source in ((IMAGES, part), list(zip(IMAGES, part))):
+            with refused(DataError, text):
+                next(iter(DataLoader(source, 8, augment=augment)))
+    assert next(iter(DataLoader((IMAGES, np.ones((50, 3, 4))), 8, augment="cutout=2")))[1].shape == (8, 3, 4)
+    for wrong, text in ((dict(mask_fill=0), "mask_fill=0, and crop=0"),
+                        (dict(crop=1, mask_fill="a"), 'mask_fill is "a"')):
+        with refused(ConfigError, text):
+            Augment(**wrong)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"])
+def test_masks_of_any_integers_become_int64(dtype: str) -> None:
+    masks = (IMAGES[..., 0] // 2).astype(dtype)
+    for source in ((IMAGES, masks), list(zip(IMAGES, masks)), (IMAGES, masks[..., None])):
+        for workers in (0, 2):
+            mask = next(iter(DataLoader(source, 8, workers=workers)))[1]
+            assert mask.dtype == "int64" and np.array_equal(mask.numpy().reshape(8, 12, 10), masks[:8])
+
+
+def test_workers_of_arrays_do_their_work() -> None:
+    seen = DataLoader((IMAGES, LABELS), 16, workers=2, **SETTINGS)
+    same(epochs(seen), epochs(DataLoader((IMAGES, LABELS), 16, **SETTINGS)))
+    assert seen._workers.pool is not None
+    seen.close()
+
+
+@pytest.mark.torch
+def test_images_of_torch_are_turned_as_arrays_too() -> None:
+    torch = pytest.importorskip("torch")
+    images = torch.from_numpy(IMAGES).permute(0, 3, 1, 2)
+    x, mask = next(iter(DataLoader((images, images[:, 0]), 50)))
+    assert np.array_equal(np.round(x.numpy() * 255), IMAGES) and mask.shape == (50, 12, 10)
+    data = Dataset.of("x", (images, torch.from_numpy(LABELS)), (IMAGES, LABELS))
+    assert np.array_equal(data.train_images, IMAGES)
+
+
 def test_a_file_larger_than_what_is_read_stays_on_disk(tmp_path: Path) -> None:
     mapped = np.memmap(tmp_path / "images", np.uint8, "w+", shape=IMAGES.shape)
     mapped[:] = IMAGES
@@ -96,47 +228,6 @@ def test_tensors_and_data_sets_of_torch_are_taken_as_they_are() -> None:
     assert np.array_equal(x.numpy(), IMAGES[:16].astype(np.float32) / 255)
 
 
-def test_a_folder_of_pictures(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    for name, shade in (("cat", 10), ("dog", 200)):
-        (tmp_path / name).mkdir()
-        for k, size in enumerate(((8, 6), (16, 12), (9, 9))):
-            image.new("RGB", size, (shade, 0, k)).save(tmp_path / name / f"{k}.png")
-        (tmp_path / name / "notes.txt").write_text("no picture")
-    folder = ImageFolder(tmp_path, size=(6, 8))
-    assert folder.classes == ("cat", "dog") and len(folder) == 6
-    x, y = next(iter(DataLoader(folder, 6, workers=2)))
-    assert x.shape == (6, 6, 8, 3) and y.tolist() == [0, 0, 0, 1, 1, 1]
-    assert x.numpy()[:, 0, 0, 0] * 255 == pytest.approx([10] * 3 + [200] * 3)
-    data = Dataset.of("pets", folder, folder)
-    assert data.classes == ("cat", "dog") and data.train_images.shape == (6, 6, 8, 3)
-    with refused(DataError, "items differ in shape or dtype: item 0: uint8 (6, 8, 3), int64 (); item 1: uint8 (12, 16"):
-        next(iter(DataLoader(ImageFolder(tmp_path), 6)))
-    (tmp_path / "cat" / "0.png").write_bytes(b"no picture")
-    with refused(DataError, "item 0 of ImageFolder failed", "0.png cannot be read"):
-        next(iter(DataLoader(folder, 6)))
-    with refused(DataError, "has no pictures in 0 folders"):
-        ImageFolder(tmp_path / "cat")
-    with refused(DataError, "cannot be read: No such file"):
-        ImageFolder(tmp_path / "gone")
-
-
-def test_a_folder_of_pictures_whose_labels_or_pixels_would_be_others(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    for name in (".git", "cat", "dog"):
-        (tmp_path / name).mkdir()
-        image.new("RGB", (4, 4)).save(tmp_path / name / "0.png")
-    (tmp_path / "cat" / "._0.png").write_bytes(b"what a Mac leaves")
-    folder = ImageFolder(tmp_path)
-    assert folder.classes == ("cat", "dog") and [label for _, label in folder.files] == [0, 1]
-    image.fromarray(np.full((4, 4), 3000, np.uint16)).save(tmp_path / "dog" / "1.png")
-    with refused(DataError, "1.png cannot be read: its pixels are of mode I;16, 8 bits a channel are needed"):
-        ImageFolder(tmp_path)[2]
-    (tmp_path / "bird").mkdir()
-    with refused(DataError, "bird has no pictures", "remove the folder"):
-        ImageFolder(tmp_path)
-
-
 @pytest.mark.parametrize("more", [{}, {"workers": 2}, {"workers": 1, "processes": True}])
 def test_an_item_that_fails_is_named(more: dict) -> None:
     loader = DataLoader(Items(bad=33), 8, **more)
@@ -148,6 +239,52 @@ def test_an_item_that_fails_is_named(more: dict) -> None:
 def test_a_worker_process_that_dies_is_told() -> None:
     with refused(DataError, "DataLoader: a worker process has ended", "processes=False"):
         list(DataLoader(Items(dies=9), 4, workers=1, processes=True))
+
+
+KILLED = """
+import threading
+from alpha.data import DataLoader
+from tests.loader_sets import Stuck
+if __name__ == "__main__":
+    batches = iter(DataLoader(Stuck({how!r}), 2, workers=2, processes=True, prefetch=4))
+    thread = threading.Thread(target=next, args=(batches,))
+    thread.start()
+    thread.join()
+    print("begun", flush=True)
+    threading.Event().wait(60)
+"""
+
+
+def processes_of(session: int) -> list[str]:
+    found = subprocess.run(["ps", "-o", "stat=,args=", "-g", str(session)], capture_output=True, text=True)
+    return [line for line in found.stdout.splitlines() if not line.startswith("Z")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ps and its sessions are Linux's")
+def test_worker_processes_end_with_the_program(tmp_path: Path) -> None:
+    """Workers wait for a full pipe, sleep, or hold the interpreter's lock; a thread that has ended started them."""
+    root, runs = Path(alpha.__file__).parents[1], []
+    sent = {"full": signal.SIGTERM, "busy": signal.SIGKILL, "locked": signal.SIGKILL}
+    try:
+        for how in sent:
+            program = tmp_path / f"{how}.py"
+            program.write_text(KILLED.format(how=how))
+            runs.append(subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, start_new_session=True,
+                                         stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(root)}))
+        for run, by in zip(runs, sent.values()):
+            assert run.stdout is not None and run.stdout.readline() == b"begun\n"
+            assert len(processes_of(run.pid)) >= 4   # it, the fork server and two workers
+            run.send_signal(by)
+            run.wait(20)
+        end = time.monotonic() + 20
+        while (left := {how: processes_of(run.pid) for how, run in zip(sent, runs)}) and any(left.values()):
+            assert time.monotonic() < end, left
+            time.sleep(0.05)
+    finally:
+        for run in runs:
+            if processes_of(run.pid):
+                os.killpg(run.pid, signal.SIGKILL)
+            run.communicate()
 
 
 def test_data_that_no_process_can_get_is_told() -> None:
@@ -165,6 +302,15 @@ def test_what_is_no_data_is_refused() -> None:
             (lambda: DataLoader(Items(), workers=10 ** 9), ConfigError, "workers=1000000000, 1024 are the most"),
             (lambda: DataLoader(Items(), mean=True), ConfigError, "mean is True, finite numbers are needed"),
             (lambda: DataLoader(Items(), augment="turn"), ConfigError, "'turn' is unknown"),
+            (lambda: DataLoader(Items(), prefetch=2), ConfigError, "prefetch=2, and workers=0"),
+            (lambda: DataLoader((IMAGES, LABELS), workers=2, resident=True), ConfigError,
+             "workers=2, and resident=True"),
+            (lambda: DataLoader((IMAGES, ["cat"] * 50)), DataError, "classes, numbers = np.unique(names"),
+            (lambda: DataLoader((IMAGES, [[1], [1, 2]] * 25)), DataError, "part 1 of the data is"),
+            (lambda: DataLoader((IMAGES, np.full(50, 1j))), DataError, "numbers are needed"),
+            (lambda: list(DataLoader([(IMAGES[0], "cat")])), DataError, "classes.index(name)"),
+            (lambda: list(DataLoader([(IMAGES[0], [[1], [1, 2]])])), DataError, "part 1 of item 0 is"),
+            (lambda: list(DataLoader((IMAGES, np.full(50, 2 ** 63, np.uint64)))), DataError, "the largest of int64"),
             (lambda: DataLoader(Items(), resident=True), DataError, "resident=True is for arrays of 8-bit images"),
             (lambda: list(DataLoader([1, 2])), DataError, "item 0 is 1"),
             (lambda: list(DataLoader([("a", 2)])), DataError, "part 0 of item 0 is"),

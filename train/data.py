@@ -8,6 +8,7 @@ One of your own is a function with @register_dataset in a file that --import nam
 from __future__ import annotations
 
 import sys
+from errno import ENAMETOOLONG
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def _cifar(name: str, data_dir: Path | None, download: bool) -> Dataset:
         data = cifar.read(name, _find_cifar(name, data_dir, download))
     except OSError as error:
         raise DataError(message(name, f"{error.filename} cannot be read: {error.strerror}",
+                                "shorten the path" if error.errno == ENAMETOOLONG else
                                 "make the files readable for this user")) from error
     mean, std = CIFAR10_STATISTICS if name == "cifar10" else CIFAR100_STATISTICS
     return Dataset(name, data.classes, np.array(mean, np.float32), np.array(std, np.float32), data.train_images,

@@ -7,9 +7,9 @@ from functools import lru_cache
 import numpy as np
 
 from alpha.cpu.memory import empty
-from alpha.errors import ShapeError, message
-from alpha.ops.augment import EPOCH_BLOCKS, WORDS_PER_IMAGE, augment_images
-from alpha.random import STREAMS, philox, random_bits
+from alpha.errors import ConfigError, ShapeError, message
+from alpha.ops.augment import EPOCH_BLOCKS, WORDS_PER_IMAGE, augment_images, below, words_of
+from alpha.random import STREAMS, random_bits
 
 Array = np.ndarray
 
@@ -20,12 +20,15 @@ def augment_images_cpu(images: Array, index: Array, mean: Array, std: Array, key
     if index.size and not 0 <= index.min() <= index.max() < len(images):
         raise ShapeError(message("augment_images", f"index reaches from {index.min()} to {index.max()}, there are "
                                  f"{len(images)} images", "number the images from 0", images=images.shape))
+    if not (std > 0).all():
+        raise ConfigError(message("augment_images", f"std is {std.tolist()}, and pixels are divided by it",
+                                  "pass a std above 0 for each channel"))
     pixels = images[index]
     if crop or flip or cutout:
         if key is None:
             words = image_words(seed, epoch, len(images))[index]
         else:
-            words = philox(key.astype(np.uint64) + np.uint64(epoch * EPOCH_BLOCKS), STREAMS["augment"], seed)
+            words = words_of(seed, epoch, key)
         pixels = augmented(pixels, words, mean_colour(mean), crop=crop, flip=flip, cutout=cutout)
     return normalized(pixels, mean, std)
 
@@ -35,11 +38,6 @@ def image_words(seed: int, epoch: int, count: int) -> Array:
     """Returns the random words of the first `count` images of `epoch`.  Shape (count, WORDS_PER_IMAGE), uint32."""
     words = random_bits(seed, STREAMS["augment"], epoch * EPOCH_BLOCKS * WORDS_PER_IMAGE, count * WORDS_PER_IMAGE)
     return words.reshape(count, WORDS_PER_IMAGE)
-
-
-def below(words: Array, limit: int) -> Array:
-    """Maps uint32 words to integers 0 <= k < limit, uniform to within limit / 2**32."""
-    return ((words.astype(np.uint64) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
 
 
 def mean_colour(mean: Array) -> Array:

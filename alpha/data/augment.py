@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 from alpha import ops
+from alpha.data import maps
 from alpha.errors import ConfigError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Whole
@@ -30,9 +31,12 @@ class Augment:
         cutout: paint a square of `cutout` pixels around a random pixel in the mean colour; it may stick out of the
             image.  0 = off.
         altflip: mirror half of the images, drawn once, in even epochs and the other half in odd ones, last of all.
+        mask_fill: value of the pixels that crop lets into a map that goes with the images (a mask): crop refuses maps
+            without it. -100 is the label that cross_entropy leaves out. Maps are cropped and mirrored, not cut out.
 
     Raises:
-        ArgumentError, ConfigError: a size is no int from 0 to 64, a switch no bool, or flip and altflip are both on.
+        ArgumentError, ConfigError: a size is no int from 0 to 64, a switch no bool, flip and altflip are both on, or
+            mask_fill is no number or there without crop.
 
     Source: the crop and flip of arXiv 1512.03385, section 4.2; cutout of arXiv 1708.04552; altflip of arXiv 2404.00498.
     """
@@ -41,8 +45,10 @@ class Augment:
     flip: bool = False
     cutout: Edge = 0
     altflip: bool = False
+    mask_fill: Any = None
 
     def __post_init__(self) -> None:
+        maps.checked_fill(self.mask_fill, self.crop)
         if self.flip and self.altflip:
             raise ConfigError(message("augment", "flip and altflip are both named", "choose one of them"))
 
@@ -79,12 +85,27 @@ class Augment:
                                cutout=self.cutout)
         if not self.altflip:
             return x
-        known = 1 << max(int(numbers.max(initial=0)).bit_length(), 10)
-        mirrored = _sides(seed, known)[numbers] ^ bool(epoch % 2)
+        mirrored = _mirrored_in_turn(seed, epoch, numbers)
         return ops.where(tensor(mirrored.reshape(-1, 1, 1, 1), device=x.device), ops.flip(x, 2), x)
+
+    def moved(self, a: np.ndarray, numbers: np.ndarray, *, seed: int, epoch: int) -> np.ndarray:
+        """Returns maps moved as `applied` moves the images of these numbers; they stay as they are themselves.
+
+        Args:
+            a: shape (B, H, W, ...), H and W of the images.
+        """
+        if self.crop or self.flip:
+            a = maps.moved(a, numbers, seed=seed, epoch=epoch, crop=self.crop, flip=self.flip, fill=self.mask_fill)
+        return maps.mirrored(a, _mirrored_in_turn(seed, epoch, numbers)) if self.altflip else a
 
 
 Augment.__init__ = checked(Augment.__init__)    # type: ignore[method-assign]
+
+
+def _mirrored_in_turn(seed: int, epoch: int, numbers: np.ndarray) -> np.ndarray:
+    """Returns which images altflip mirrors in an epoch.  Shape of numbers, bool."""
+    known = 1 << max(int(numbers.max(initial=0)).bit_length(), 10)
+    return _sides(seed, known)[numbers] ^ bool(epoch % 2)
 
 
 @lru_cache(4)

@@ -13,7 +13,7 @@ import numpy as np
 from alpha.backend import get_backend
 from alpha.data.augment import Augment
 from alpha.data.sets import Dataset
-from alpha.errors import DataError, message, shown
+from alpha.errors import ConfigError, DataError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, Size
 from alpha.methods.names import DEVICES, DTYPES
@@ -66,7 +66,11 @@ class Images:
         if images.ndim != 4 or images.dtype != np.uint8:
             raise DataError(message("images", f"images are {shown(images)}, uint8 of shape (N, H, W, C) is needed",
                                     "convert them", data=data.name))
-        self.labels, self.device = labels, device
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise DataError(message("images", f"labels are {shown(labels)}, int64 of shape (N,) is needed",
+                                    "number the classes from 0; for masks use DataLoader((images, masks))",
+                                    data=data.name))
+        self.labels, self.device = labels.astype(np.int64, copy=False), device
         self.images, self.mean, self.std = (resident(a, device) for a in (images, data.mean, data.std))
 
     @checked
@@ -84,9 +88,13 @@ class Images:
             normalised images of shape (B, H, W, C), float32, and labels of shape (B,), int64.
         Raises:
             DataError: if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
+            ConfigError: if augment has a mask_fill.
         """
         parts = epoch_order(len(self.labels), batch_size, seed, epoch, start_step, shuffle, drop_last)
         choices = augment or Augment()
+        if choices.mask_fill is not None:
+            raise ConfigError(message("batches", f"mask_fill={choices.mask_fill}, and there are labels and no masks",
+                                      "leave mask_fill out, or use DataLoader((images, masks))"))
 
         def batch(index: np.ndarray) -> Batch:
             x = choices.applied(self.images, tensor(index, device=self.device), self.mean, self.std, index, None,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from alpha.data.pictures import is_picture, pixels, upright
 from alpha.errors import DataError, message, shown
 
 AS_THEY_ARE = frozenset(map(np.dtype, ("uint8", "float32", "int64")))   # dtypes that batches have
@@ -17,17 +18,43 @@ def as_array(value: Any) -> np.ndarray:
 
     Pictures of Pillow and arrays are (H, W, C) or (H, W). Tensors of PyTorch with three axes are (C, H, W) by its
     habit, and turned. float64 becomes float32, integers except uint8 become int64.
+    Raises:
+        DataError: an integer is above those of int64.
     """
     if type(value) is np.ndarray and value.dtype in AS_THEY_ARE and value.ndim:
         return value
-    a = np.asarray(value)
-    if a.ndim == 3 and type(value).__module__.partition(".")[0] in ("torch", "torchvision"):
+    a = np.asarray(upright(value) if is_picture(value) else value)
+    if a.ndim == 3 and is_of_torch(value):
         a = np.ascontiguousarray(np.moveaxis(a, 0, -1))
-    if a.dtype.kind in "iu" and a.dtype != np.uint8:
-        return a.astype(np.int64)
-    if a.dtype == np.uint8 and a.ndim == 0:
-        return a.astype(np.int64)
-    return a.astype(np.float32) if a.dtype == np.float64 else a
+    return a if a.dtype == np.uint8 and a.ndim else in_dtype_of_batches(a)
+
+
+def is_of_torch(value: Any) -> bool:
+    """Tells whether a value is a tensor of PyTorch, whose images have channels first."""
+    return type(value).__module__.partition(".")[0] in ("torch", "torchvision")
+
+
+def in_dtype_of_batches(a: np.ndarray) -> np.ndarray:
+    """Returns integers as int64, floats of more than 32 bits as float32, in the machine's order of bytes.
+
+    Raises:
+        DataError: an integer is above those of int64.
+    """
+    if a.dtype.kind in "iu":
+        if a.dtype.kind == "u" and a.dtype.itemsize == 8 and a.size and a.max() > np.iinfo(np.int64).max:
+            raise DataError(message("DataLoader", f"an integer is {a.max()}, the largest of int64 is "
+                                    f"{np.iinfo(np.int64).max}", "number labels from 0", data=shown(a)))
+        return a.astype(np.int64, copy=False)
+    if a.dtype.kind == "f":
+        return a.astype(np.float32 if a.dtype.itemsize > 4 else a.dtype.newbyteorder("="), copy=False)
+    return a
+
+
+def remedy(dtype: np.dtype[Any]) -> str:
+    """Returns what to do about elements that are no numbers."""
+    if dtype.kind in "USO":
+        return "number the classes from 0: classes, numbers = np.unique(names, return_inverse=True)"
+    return "convert them to numbers"
 
 
 def fetched(where: str, data: Any, index: int) -> Sequence[Any]:
@@ -39,17 +66,37 @@ def fetched(where: str, data: Any, index: int) -> Sequence[Any]:
                                 f"look at data[{index}]")) from error
     if not isinstance(found, (tuple, list)) or not found:
         raise DataError(message(where, f"item {index} is {shown(found)}", "return (sample, target) from __getitem__"))
+    if type(found[0]) is not np.ndarray and is_picture(found[0]):
+        try:
+            return (pixels(found[0]), *found[1:])
+        except Exception as error:      # a damaged file fails in many ways
+            raise DataError(message(where, f"the picture of item {index} cannot be used: {error}",
+                                    "return an array of it from __getitem__: np.asarray(picture, np.float32) / 65535 "
+                                    "for 16 bits, say")) from error
     return found
 
 
 def as_arrays(where: str, found: Sequence[Any], index: int) -> tuple[np.ndarray, ...]:
     """Returns the parts of an item as arrays.  Raises DataError for one that is none."""
-    arrays = tuple([as_array(part) for part in found])
-    for k, a in enumerate(arrays):
-        if a.dtype not in AS_THEY_ARE and a.dtype.kind not in "biuf":
-            raise DataError(message(where, f"part {k} of item {index} is {shown(found[k])}, an array or a number is "
-                                    "needed", "convert it in __getitem__ or in `transform`"))
-    return arrays
+    return tuple([as_numbers(where, part, k, index) for k, part in enumerate(found)])
+
+
+def as_numbers(where: str, part: Any, k: int, index: int) -> np.ndarray:
+    """Returns part k of an item as an array.  Raises DataError for one that is none."""
+    try:
+        a = as_array(part)
+    except DataError:
+        raise
+    except Exception as error:  # lists of unequal lengths, tensors of others that need a gradient, ...
+        raise DataError(message(where, f"part {k} of item {index} is {shown(part)}, of which no array can be made: "
+                                f"{' '.join(str(error).split())}", "return an array or a number from __getitem__"
+                                )) from error
+    if a.dtype not in AS_THEY_ARE and a.dtype.kind not in "biuf":
+        fix = ("return the number of the class from __getitem__: classes.index(name)" if k and a.dtype.kind in "US" else
+               "convert it in __getitem__ or in `transform`")
+        raise DataError(message(where, f"part {k} of item {index} is {shown(part)}, an array or a number is needed",
+                                fix))
+    return a
 
 
 def stacked(where: str, data: Any, index: Sequence[int]) -> list[np.ndarray]:

@@ -14,7 +14,9 @@ import numpy as np
 
 from alpha.backend import get_backend
 from alpha.data.augment import Augment
+from alpha.data.forms import Forms, is_bytes, is_floats
 from alpha.data.images import epoch_order, resident, steps_per_epoch
+from alpha.data.items import in_dtype_of_batches, is_of_torch, remedy
 from alpha.data.sets import Dataset
 from alpha.data.workers import Work, Workers
 from alpha.errors import ConfigError, DataError, message, shown
@@ -30,42 +32,49 @@ MOST_WORKERS = 1024        # threads or processes; each has memory and files of 
 class DataLoader:
     """Yields the batches of data, one epoch per iteration.
 
-    A batch is a tuple of tensors: one for each part of an item. Images of 8 bits are augmented and normalised on the
-    device, y = (x / 255 - mean) / std; other parts come as they are, float64 as float32, integers as int64. The order
-    is a function of (seed, epoch), the augmentation of an image one of (seed, epoch, its number): neither depends on
-    the batch size or on the workers.
+    A batch is a tuple of tensors: one for each part of an item. Images are the first part. Images of 8 bits are
+    augmented and normalised on the device, y = (x / 255 - mean) / std; images of floats become (x - mean) / std in
+    their dtype; other parts come as they are, float64 as float32, all integers as int64. A part behind images that has
+    their height and width, a mask say, is cropped and mirrored with them. The order is a function of (seed, epoch), the
+    augmentation of an image one of (seed, epoch, its number): neither depends on the batch size or on the workers.
     Args:
         data: a tuple of arrays, (images, labels) say, which may be np.memmap; or any object with __len__ and
-            __getitem__ that gives (sample, target). Images are (H, W, C); tensors of PyTorch (C, H, W), and turned.
+            __getitem__ that gives (sample, target). Images are (H, W, C); tensors of PyTorch (C, H, W), and turned. A
+            picture of Pillow is turned as EXIF says; palettes and CMYK become RGB, black and white 0 and 255. Of a
+            Dataset the training images are taken; its mean and std are passed by name.
         batch_size: items of a batch; the last one may be smaller.
         shuffle: whether the order is random; else that of the data.
         drop_last: whether a last batch that is not full is left out.
-        seed: of order and augmentation.
-        augment: of images of 8 bits: "crop=4,flip,cutout=8", an Augment, or None.
-        mean, std: of each channel, in units of 255; a number stands for all.
+        seed: of order, augmentation and `rng`; nothing else depends on it.
+        augment: of images of 8 bits: "crop=4,flip,cutout=8", an Augment, or None. A crop of images with masks needs
+            Augment(crop=4, mask_fill=-100), as it lets pixels from outside into both.
+        mean, std: of each channel, a number stands for all; for images of 8 bits in units of 255, 0 to 1.
         transform: done to the sample of each item by the workers; it gets an array, and, if it has a parameter `rng`, a
             NumPy generator that depends on (seed, epoch, number of the item).
         workers: threads, or processes, that make batches ahead; 0: none.
         processes: whether workers are processes: for data sets that compute in Python. Whatever they draw from the
             generators of Python, NumPy and PyTorch then depends on (seed, epoch, number of the item) as well.
-        prefetch: batches per worker that are made ahead.
+        prefetch: batches per worker that are made ahead; default 2.
         device: where the batches come to be. Copies to a GPU go through page-locked memory on a stream of their own,
             while it computes on the batch before.
-        resident: whether arrays of images stay on the device as a whole; default: on a GPU if they have at most 1 GiB.
+        resident: whether arrays of images stay on the device as a whole, without workers; default: where there are no
+            workers, on a GPU if they have at most 1 GiB.
         pin_memory: taken and not needed: copies go through page-locked memory.
     Attributes:
         epoch: which one the next iteration yields; 0 at first.
     Raises:
-        ConfigError: a setting is none.
-        DataError: the data has no length or no items, items do not fit each other, or a worker fails.
+        ConfigError: a setting is none, or has no effect beside another one.
+        DataError: the data has no length or no items, items do not fit each other, mean, std or augment are given and
+            the samples are no images, a part of two axes or more would stay where its image is moved, or a worker
+            fails.
     """
 
     @checked
     def __init__(self, data: Any, batch_size: Count = 32, *, shuffle: bool = False, drop_last: bool = False,
                  seed: Seed = 0, augment: Any = None, mean: Any = 0.0, std: Any = 1.0,
                  transform: Callable[..., Any] | None = None, workers: Size = 0, processes: bool = False,
-                 prefetch: Count = 2, device: str = "cpu", resident: bool | None = None, pin_memory: bool = False
-                 ) -> None:
+                 prefetch: Count | None = None, device: str = "cpu", resident: bool | None = None,
+                 pin_memory: bool = False) -> None:
         self.data, self.count = _source(data)
         self.batch_size, self.shuffle, self.drop_last, self.seed, self.device = (batch_size, shuffle, drop_last, seed,
                                                                                 device)
@@ -79,15 +88,21 @@ class DataLoader:
         if processes and not workers:
             raise ConfigError(message("DataLoader", f"processes=True, and workers={workers}: nobody would start one",
                                       "pass workers=4, say, or leave processes out"))
-        self.mean, self.std = _of_channels("mean", mean), _of_channels("std", std)
-        if not (self.std > 0).all():
-            raise ConfigError(message("DataLoader", f"std={std} is not above 0: pixels are divided by it",
-                                      "pass the standard deviation of each channel, or leave it out"))
+        if prefetch is not None and not workers:
+            raise ConfigError(message("DataLoader", f"prefetch={prefetch}, and workers={workers}: nobody works ahead",
+                                      "pass workers=4, say, or leave prefetch out"))
+        if resident and workers:
+            raise ConfigError(message("DataLoader", f"workers={workers}, and resident=True: images on the device leave "
+                                      "workers nothing to do", "leave one of both out"))
+        self._forms = Forms(self.augment, mean, std)
+        self.mean, self.std = self._forms.mean, self._forms.std
         self.epoch = 0
         epoch_order(self.count, batch_size, seed, 0, 0, False, drop_last)
-        self._workers = Workers(Work(self.data, transform, seed), workers, processes, prefetch)
+        self._workers = Workers(Work(self.data, transform, seed), workers, processes, prefetch or 2)
         self._constants: dict[int, tuple[Tensor, Tensor]] = {}  # mean and std, by number of channels
-        self._images = self._resident_images(transform, resident)
+        if isinstance(self.data, tuple) and transform is None:
+            self._forms.maps(self.data)
+        self._images = self._resident_images(transform, resident if resident or not workers else False)
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any:
@@ -129,69 +144,57 @@ class DataLoader:
     def _from_resident(self, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         assert self._images is not None
         x = self._augmented(self._images, tensor(index, device=self.device), None, index, epoch)
-        return x, *[self._tensor(part[index]) for part in self.data[1:]]
+        return x, *self._targets(epoch, index, [part[index] for part in self.data[1:]], self._forms.maps(self.data))
 
     def _streamed(self, epoch: int, parts: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, ...]]:
         for index, arrays in zip(parts, self._workers.results([(epoch, index) for index in parts])):
             yield self._on_device(epoch, index, arrays)
 
     def _on_device(self, epoch: int, index: np.ndarray, arrays: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
-        first, *rest = arrays
-        if first.dtype == np.uint8 and first.ndim in (3, 4):
+        first, maps = arrays[0], self._forms.maps(arrays)
+        if is_bytes(first):
             images = tensor(first if first.ndim == 4 else first[..., None], device=self.device)
             position = tensor(np.arange(len(index)), device=self.device)
             x = self._augmented(images, position, tensor(index, device=self.device), index, epoch)
-        elif self.augment != Augment():
-            raise DataError(message("DataLoader", f"augment is for images of 8 bits, a batch is {shown(first)}",
-                                    "leave augment out, and use `transform`"))
         else:
             x = self._tensor(first)
-        return x, *map(self._tensor, rest)
+            if self._forms.given and is_floats(first):
+                mean, std = self._constants_of(x.shape[3])
+                x = ((x.astype("float32") - mean) / std).astype(x.dtype)
+        return x, *self._targets(epoch, index, arrays[1:], maps)
+
+    def _targets(self, epoch: int, index: np.ndarray, rest: Sequence[np.ndarray], maps: Sequence[int]) -> list[Tensor]:
+        """Returns the parts behind the first one, some of them moved as their images are."""
+        parts = [in_dtype_of_batches(a) for a in rest]
+        for k in maps:
+            parts[k - 1] = self.augment.moved(parts[k - 1], index, seed=self.seed, epoch=epoch)
+        return [self._tensor(a) for a in parts]
 
     def _augmented(self, images: Tensor, index: Tensor, key: Tensor | None, numbers: np.ndarray, epoch: int
                    ) -> Tensor:
-        channels = images.shape[3]
+        return self.augment.applied(images, index, *self._constants_of(images.shape[3]), numbers, key, seed=self.seed,
+                                    epoch=epoch)
+
+    def _constants_of(self, channels: int) -> tuple[Tensor, Tensor]:
+        """Returns mean and std, one number for each channel, on the device."""
         if channels not in self._constants:
-            for name, value in (("mean", self.mean), ("std", self.std)):
-                if value.size not in (1, channels):
-                    raise DataError(message("DataLoader", f"{name} has {value.size} elements, the images have "
-                                            f"{channels} channels", "pass one number, or one for each channel"))
             self._constants[channels] = tuple([  # type: ignore[assignment]
                 tensor(np.broadcast_to(value, (channels,)), device=self.device)
                 for value in (self.mean, self.std)])
-        return self.augment.applied(images, index, *self._constants[channels], numbers, key, seed=self.seed,
-                                    epoch=epoch)
+        return self._constants[channels]
 
     def _tensor(self, a: np.ndarray) -> Tensor:
-        if a.dtype == np.float64:
-            a = a.astype(np.float32)
-        elif a.dtype.kind in "iu" and a.dtype != np.int64 and a.ndim < 3:
-            a = a.astype(np.int64)
-        return tensor(a, device=self.device)
-
-
-def _of_channels(name: str, value: Any) -> np.ndarray:
-    """Returns a number, or one for each channel, as an array of float32.  Raises ConfigError."""
-    try:
-        given = np.asarray(value.numpy() if isinstance(value, Tensor) else value)
-        found = given.astype(np.float32) if given.dtype.kind not in "bcmM" else np.full(1, np.nan, np.float32)
-    except (OverflowError, TypeError, ValueError):
-        found = np.full(1, np.nan, np.float32)
-    if found.ndim > 1 or not np.isfinite(found).all():
-        raise ConfigError(message("DataLoader", f"{name} is {shown(value)}, finite numbers are needed",
-                                  f"pass {name}=0.5, say, or one number for each channel"))
-    return found
+        return tensor(in_dtype_of_batches(a), device=self.device)
 
 
 def _source(data: Any) -> tuple[Any, int]:
     """Returns data as a tuple of arrays or as it is, and how many items it has.  Raises DataError."""
     if isinstance(data, Dataset):
         data = (data.train_images, data.train_labels)
-    if isinstance(data, np.ndarray):
+    if isinstance(data, (np.ndarray, Tensor)):
         data = (data,)
     if isinstance(data, tuple):
-        arrays = tuple([a if isinstance(a, np.ndarray) else np.asarray(a.numpy() if isinstance(a, Tensor) else a)
-                        for a in data])
+        arrays = tuple([_array(k, a) for k, a in enumerate(data)])
         counts = [len(a) if a.ndim else 0 for a in arrays]
         if not arrays or len(set(counts)) != 1:
             raise DataError(message("DataLoader", f"the arrays have {' and '.join(map(str, counts)) or 'no'} items",
@@ -205,6 +208,19 @@ def _source(data: Any) -> tuple[Any, int]:
     except (TypeError, ValueError) as error:
         raise DataError(message("DataLoader", f"the length of data, {shown(data)}, is no number of items: {error}",
                                 "let __len__ return an int of at least 0")) from error
+
+
+def _array(k: int, a: Any) -> np.ndarray:
+    """Returns part k of the data as an array of numbers.  Raises DataError for one that is none."""
+    try:
+        found = a if isinstance(a, np.ndarray) else np.asarray(a.detach().numpy() if isinstance(a, Tensor) else a)
+    except Exception as error:  # lists of unequal lengths, tensors of others that need a gradient, ...
+        raise DataError(message("DataLoader", f"part {k} of the data is {shown(a)}, of which no array can be made: "
+                                f"{' '.join(str(error).split())}", "pass arrays, one row for each item")) from error
+    if found.dtype.kind not in "biuf":
+        raise DataError(message("DataLoader", f"part {k} of the data is {shown(found)}, numbers are needed",
+                                remedy(found.dtype)))
+    return np.ascontiguousarray(np.moveaxis(found, 1, -1)) if found.ndim == 4 and is_of_torch(a) else found
 
 
 def _one_ahead(batches: Iterator[Any]) -> Iterator[Any]:

@@ -90,6 +90,8 @@ class TensorDataset:
 class Subset:
     """The items of a data set that `indices` names, in that order.
 
+    Attributes:
+        classes: of the data set, where it has them.
     Raises DataError for a tuple of arrays, ArgumentError for an index that is none of the data's.
     """
 
@@ -105,6 +107,8 @@ class Subset:
             raise ArgumentError(message("Subset", f"indices are {shown(indices)}, the data has {count} items",
                                         "pass a list of numbers from 0 on"))
         self.indices = [int(k) for k in found]
+        if hasattr(dataset, "classes"):
+            self.classes = dataset.classes
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -114,7 +118,11 @@ class Subset:
 
 
 class ConcatDataset:
-    """The items of several data sets, one after another."""
+    """The items of several data sets, one after another.
+
+    Attributes:
+        classes: of the data sets, where all have the same.
+    """
 
     @checked
     def __init__(self, datasets: DataSets) -> None:
@@ -122,6 +130,9 @@ class ConcatDataset:
         if not self.datasets:
             raise DataError(message("ConcatDataset", "there are no data sets", "pass a list of at least one"))
         self.ends = list(accumulate(map(len, self.datasets)))
+        names = [tuple(getattr(data, "classes", ())) for data in self.datasets]
+        if names[0] and names.count(names[0]) == len(names):
+            self.classes = names[0]
 
     def __len__(self) -> int:
         return self.ends[-1]
@@ -145,6 +156,8 @@ def random_split(dataset: Any, lengths: Lengths, seed: Seed = 0) -> list[Subset]
         ArgumentError: the lengths do not add up.  DataError: for a tuple of arrays.
     """
     count = len(_checked_data("random_split", dataset))
+    # A float32 of 0.1 is meant as 0.1, and not as the 0.100000001 that float64 makes of it.
+    lengths = [float(str(n)) if isinstance(n, np.floating) else n for n in lengths]
     if lengths and all(isinstance(n, float) for n in lengths) and min(lengths) >= 0 and abs(sum(lengths) - 1) < 1e-6:
         sizes = [int(n * count) for n in lengths]
         for k in range(count - sum(sizes)):

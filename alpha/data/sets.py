@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alpha.data.augment import Augment
-from alpha.data.items import stacked
+from alpha.data.items import is_of_torch, remedy, stacked
 from alpha.errors import ArgumentError, DataError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import FiniteNumber, Instance, Many, Seed
@@ -70,6 +70,9 @@ class Dataset:
         if not self.mean.shape == self.std.shape == self.image_shape[-1:] or not (self.std > 0).all():
             self._refuse(f"mean is {self.mean} and std is {self.std}, expected {self.image_shape[-1]} channels and "
                          "std > 0", "give one mean and one positive std per channel")
+        if not ((self.mean >= 0) & (self.mean <= 1) & (self.std <= 1)).all():
+            self._refuse(f"mean is {self.mean} and std is {self.std}: images of 8 bits, 0 to 255, are scaled to 0 to 1 "
+                         "before both are applied", "divide both by 255")
 
     def _refuse(self, what: str, fix: str) -> None:
         raise DataError(message(f"data set {self.name}", what, fix))
@@ -86,11 +89,12 @@ class Dataset:
 
         Args:
             train, test: (images, labels) as arrays, or objects with __len__ and __getitem__ that give an image and its
-                label, read into memory.  Images are uint8, (H, W, C) or (H, W).
+                label, read into memory.  Images are uint8, (H, W, C) or (H, W); tensors of PyTorch are turned from
+                (C, H, W).
             classes: their names; default the `classes` of train, or the numbers.
         Raises DataError.
         """
-        names = classes or getattr(train, "classes", None)
+        names = classes if classes is not None else getattr(train, "classes", None)
         (images, labels), (test_images, test_labels) = (
             _arrays(f"data set {name}, {part}", data) for part, data in (("train", train), ("test", test)))
         most = max((int(found.max()) for found in (labels, test_labels) if len(found)), default=-1)
@@ -106,7 +110,16 @@ def _arrays(where: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
     found = data if isinstance(data, tuple) and len(data) == 2 else stacked(where, data, range(len(data)))
     if len(found) != 2:
         raise DataError(message(where, f"an item has {len(found)} parts", "give an image and its label"))
-    images, labels = np.asarray(found[0]), np.asarray(found[1])
+    try:
+        images, labels = np.asarray(found[0]), np.asarray(found[1])
+    except (TypeError, ValueError, RuntimeError) as error:  # lists of unequal lengths, for one
+        raise DataError(message(where, f"no arrays can be made of images and labels: {error}",
+                                "give one array of images and one of labels")) from error
+    if images.ndim == 4 and is_of_torch(found[0]):
+        images = np.ascontiguousarray(np.moveaxis(images, 1, -1))
+    if labels.dtype.kind not in "biufc":
+        raise DataError(message(where, f"labels are {shown(labels)}, int64 is needed",
+                                remedy(labels.dtype)))
     if images.ndim == 3:
         images = images[..., None]
     return images, labels.astype(np.int64) if labels.dtype.kind in "iu" else labels
@@ -189,6 +202,9 @@ def split(data: Dataset, val_size: FiniteNumber, seed: Seed) -> Split:
     """
     count = len(data.train_labels)
     size = round(val_size * count) if 0 <= val_size < 1 else int(val_size)
+    if val_size >= 1 and val_size != size:
+        raise DataError(message("split", f"val_size {val_size} is neither a share below 1 nor a number of images",
+                                f"pass {size}, or a share such as 0.1"))
     if val_size < 0 or size >= count:
         raise DataError(message("split", f"val_size {val_size} holds out {size} of {count} training images",
                                 f"choose a share below 1 or a number from 0 to {count - 1}: --val-size 0.1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alpha.data.items import as_array, fetched, stack
+from alpha.data.items import as_array, as_numbers, fetched, stack
 from alpha.errors import AlphaError, DataError, message
 from alpha.inputs.registry import parameters_of
 
@@ -44,14 +45,15 @@ class Work:
                 _seed_globals(self.seed, epoch, k)
             parts = tuple([as_array(a[k]) for a in self.data]) if isinstance(self.data, tuple) else fetched(
                 "DataLoader", self.data, k)
-            items.append((self._transformed(parts[0], epoch, k), *parts[1:]) if self.transform else parts)
+            items.append((self._transformed(as_numbers("DataLoader", parts[0], 0, k), epoch, k), *parts[1:])
+                         if self.transform else parts)
         return stack("DataLoader", items, index)
 
     def _transformed(self, sample: np.ndarray, epoch: int, k: int) -> np.ndarray:
         key = [self.seed & 0xFFFFFFFFFFFFFFFF, (epoch << 40) + k]
         more = {"rng": np.random.Generator(np.random.Philox(key=key))} if self.takes_rng else {}
         try:
-            return as_array(self.transform(as_array(sample), **more))  # type: ignore[misc]
+            return as_array(self.transform(sample, **more))  # type: ignore[misc]
         except Exception as error:
             if isinstance(error, AlphaError):
                 raise
@@ -80,9 +82,43 @@ _work: Work | None = None  # of a worker process
 
 def _begin(work: Work) -> None:
     global _work
+    _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's
     _work = work
     _work.seeds_globals = True
+
+
+def _end_with_parent() -> None:
+    """Lets this process end as soon as the program that started it has ended, by whatever signal.
+
+    A worker waits for jobs on a pipe that it can write to itself, so the end of the program does not end its wait.
+    """
+    import multiprocessing
+    from threading import Thread
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    watched: list[Any] = [parent.sentinel]
+    if hasattr(os, "pidfd_open"):   # a pipe stays open while another child of the program has its other end
+        try:
+            watched.append(os.pidfd_open(parent.pid))  # type: ignore[arg-type]
+        except ProcessLookupError:
+            os._exit(1)
+        except OSError:     # the kernel is older
+            pass
+    Thread(target=_exit_after, args=(watched,), daemon=True, name="alpha-data-parent").start()
+    if sys.platform == "linux":
+        # The thread needs the GIL, which a data set may hold for ever; the kernel does not. PR_SET_PDEATHSIG would be
+        # of the fork server, which lives for as long as a worker does.
+        import fcntl
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, os.O_ASYNC)
+
+
+def _exit_after(watched: list[Any]) -> None:
+    from multiprocessing.connection import wait
+    wait(watched)
+    os._exit(1)
 
 
 def _do(job: Job) -> list[np.ndarray]:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from alpha.errors import DTypeError, ShapeError, message
 from alpha.inputs.kinds import Seed, Size
 from alpha.op import Spec, op
+from alpha.random import STREAMS, philox
 
 WORDS_PER_IMAGE = 4     # one block of Philox: crop row and mirror, crop column, cutout row, cutout column
 EPOCH_BLOCKS = 1 << 38  # blocks from one epoch to the next, so that epochs never overlap
+
+
+def words_of(seed: int, epoch: int, key: np.ndarray) -> np.ndarray:
+    """Returns the random words of the images that have these numbers.  Shape (len(key), WORDS_PER_IMAGE), uint32."""
+    return philox(key.astype(np.uint64) + np.uint64(epoch * EPOCH_BLOCKS), STREAMS["augment"], seed)
+
+
+def below(words: np.ndarray, limit: int) -> np.ndarray:
+    """Maps uint32 words to integers 0 <= k < limit, uniform to within limit / 2**32."""
+    return ((words.astype(np.uint64) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
 
 
 @op
@@ -29,11 +42,12 @@ class augment_images:
         seed, epoch: see above.
         crop, flip, cutout: see above; 0 or False is off.
     Returns:
-        y of shape (B, H, W, C), float32.  On the GPU an index that is out of range yields NaN.
+        y of shape (B, H, W, C), float32.  On the GPU an index that is out of range, or a std that is not above 0,
+        yields NaN.
     Raises:
         ShapeError: a shape does not fit, or, on the CPU, an index is out of range.
         DTypeError: images, index, mean or std is of another dtype.
-        ConfigError: crop or cutout is below 0.
+        ConfigError: crop or cutout is below 0, or, on the CPU, a std is not above 0.
     Source: crop and flip of arXiv 1512.03385, section 4.2; cutout of arXiv 1708.04552, in the mean colour.
     """
 

@@ -78,3 +78,10 @@ def test_batches_are_those_of_the_cpu() -> None:
     for pair, there in zip(*epochs):
         for ours, theirs in zip(pair, there):
             assert ours.dtype == theirs.dtype and ours.numpy().tobytes() == theirs.numpy().tobytes()
+
+
+def test_a_std_that_is_not_above_0_yields_nan() -> None:
+    std = np.array([0.25, 0.0, -0.25], np.float32)
+    x = [alpha.tensor(a, device="cuda") for a in (images(4, 5, 7, 3), np.arange(4), MEAN, std)]
+    y = ops.augment_images(*x, **ALL).numpy()
+    assert np.isfinite(y[..., 0]).all() and np.isnan(y[..., 1:]).all()

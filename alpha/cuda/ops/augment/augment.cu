@@ -40,7 +40,8 @@ INLINE void augment(const Batch &batch, int crop, int flip, int cutout) {
   float *shift = scale + channels, *painted = shift + channels;
   __shared__ Choice shared_choice;
   for (int c = threadIdx.x; c < channels; c += THREADS) {  // in double, as on the host
-    scale[c] = static_cast<float>(1 / (255 * static_cast<double>(std[c])));
+    const bool divides = std[c] > 0.0f;  // else all is NaN: the host cannot look without a copy
+    scale[c] = divides ? static_cast<float>(1 / (255 * static_cast<double>(std[c]))) : __int_as_float(0x7fc00000);
     shift[c] = static_cast<float>(static_cast<double>(mean[c]) / static_cast<double>(std[c]));
     painted[c] = __fsub_rn(__fmul_rn(rintf(__fmul_rn(255.0f, mean[c])), scale[c]), shift[c]);
   }
