@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import alpha
-from alpha import nn, ops
+from alpha import nn, ops, optim
 from alpha.errors import ConfigError
 from tests.silence import check, layers
 from tests.silence.found import public, settings_of
@@ -91,3 +91,24 @@ def test_a_silent_setting_of_a_layer_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_instance_norm_refuses_a_momentum_that_nothing_uses(make: Callable[[], Any]) -> None:
     with pytest.raises(ConfigError, match=r"momentum=0\.3 has no effect"):
         make()
+
+
+@pytest.mark.parametrize("call, names", [
+    (lambda: ops.interpolate(ops.ones((1, 2, 2, 1)), 4, align_corners=True), "align_corners=True.* mode=.nearest"),
+    (lambda: nn.Upsample(scale_factor=2, mode="area", align_corners=False)(ops.ones((1, 2, 2, 1))),
+     "align_corners=False.* mode=.area"),
+    (lambda: nn.Conv2d(2, 2, 3, padding_mode="reflect"), "padding_mode='reflect'.* padding="),
+    (lambda: nn.Conv1d(2, 2, 3, padding="valid", padding_mode="circular"), "padding_mode='circular'.* padding="),
+    (lambda: optim.SGD([nn.Parameter(ops.ones((2,)))], lr=0.1, dampening=0.5), "dampening=0.5.* momentum=0"),
+], ids=["interpolate", "Upsample", "Conv2d", "Conv1d", "SGD"])
+def test_a_setting_that_another_one_makes_void_is_refused_with_both_names(call: Callable[[], Any], names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
+        call()
+
+
+def test_a_filter_of_one_pixel_takes_any_padding_mode() -> None:
+    assert nn.Conv2d(2, 2, 1, padding_mode="reflect")(ops.ones((1, 3, 3, 2))).shape == (1, 3, 3, 2)
+
+
+def test_the_median_of_all_elements_keeps_its_axes() -> None:
+    assert ops.median(ops.ones((2, 3)), keepdims=True).shape == (1, 1)

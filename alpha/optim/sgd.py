@@ -28,7 +28,7 @@ class SGD(Optimizer):
         weight_decay: at least 0.
         nesterov: look ahead; needs momentum, and no dampening.
     Raises:
-        ConfigError: see Optimizer; or nesterov without momentum or with dampening.
+        ConfigError: see Optimizer; or nesterov without momentum or with dampening, or dampening without momentum.
     """
 
     @checked
@@ -38,6 +38,9 @@ class SGD(Optimizer):
                          nesterov=nesterov)
 
     def check(self, group: Mapping[str, Any]) -> None:
+        if group["dampening"] and not group["momentum"]:
+            raise ConfigError(message("SGD", f"dampening={group['dampening']} has no effect with momentum=0",
+                                      "pass momentum=0.9, say, or leave dampening out"))
         if group["nesterov"] and (group["momentum"] == 0.0 or group["dampening"] != 0.0):
             raise ConfigError(message("SGD", f"nesterov with momentum={group['momentum']}, "
                                       f"dampening={group['dampening']}",
