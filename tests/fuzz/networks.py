@@ -269,8 +269,8 @@ class Theirs(tnn.Module):
         return self.layers[self.head](torch.cat([maps[k].mean((2, 3)) for k in self.ends], 1))
 
     def step(self, what: str, t: Any, rest: list[Any], detail: Any) -> Any:
-        if what == "layer":
-            return self.layers[detail](t)
+        if what == "layer":     # one sample in another layout has wrong gradients of batch norm in 2.13
+            return self.layers[detail](t.contiguous())
         if what == "rows":
             return self.layers[detail](t.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         if what == "attention":
