@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alpha import ops
+from alpha.errors import ConfigError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import BorderMode, Channels, ConvPadding, Padding
 from alpha.inputs.kinds import Pair as IntOrPair
@@ -89,6 +90,9 @@ class Conv2d(_Conv):
                  algorithm: ConvAlgorithm = None, padding_mode: BorderMode = "zeros") -> None:
         self.in_channels, self.out_channels = in_channels, out_channels
         self.padding_mode, self.border = padding_mode, _NO_BORDER
+        if padding_mode != "zeros" and padding in (0, (0, 0), "valid") and as_pair(kernel_size) != (1, 1):
+            raise ConfigError(message(type(self).__name__, f"padding_mode={padding_mode!r} has no effect with "
+                                      f"padding={padding!r}", 'pass padding=1, say, or padding="same"'))
         if isinstance(padding, str):
             sides = named_padding(type(self).__name__, padding, as_pair(kernel_size), as_pair(stride),
                                   as_pair(dilation))

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ShapeError, message
+from alpha.errors import ConfigError, ShapeError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import (
     Approximation,
@@ -255,10 +255,14 @@ def instance_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Te
     Args:
         x: shape (N, ..., C), channels last, of at least two pixels; float.
         running_mean, running_var: shape (C,); what use_input_stats=False takes the place of the pixels with.
-        momentum: taken and not needed: with use_input_stats running statistics are refused.
+        momentum: 0.1: no running statistics move here.
     Raises:
+        ConfigError: momentum is another one.
         ShapeError: x has one pixel, or running statistics are given with use_input_stats, or not given without.
     """
+    if momentum != 0.1:
+        raise ConfigError(message("instance_norm", f"momentum={momentum} has no effect: no statistics move here",
+                                  "leave momentum out, or use batch_norm"))
     if not use_input_stats:
         return batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
     if running_mean is not None or running_var is not None:

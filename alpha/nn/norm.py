@@ -187,17 +187,21 @@ class InstanceNorm2d(Module):
     Args:
         num_features: channels C.
         eps: added to the variance.
-        momentum: taken and not needed: there are no running statistics.
+        momentum: 0.1: there are no running statistics, on which another value would act.
         affine: whether there are weight and bias.
     Shape: x (N, H, W, C) -> y of the same shape.
     Parameters: weight (C,), bias (C,); they start as 1 and 0.
     Raises:
+        ConfigError: momentum is another one.
         ShapeError: x has other channels, or one pixel, of which nothing would be left.
     Source: Ulyanov et al., arXiv 1607.08022.
     """
 
     @checked
     def __init__(self, num_features: Count, eps: Positive = 1e-5, momentum: Share = 0.1, affine: bool = False) -> None:
+        if momentum != 0.1:
+            raise ConfigError(message("InstanceNorm2d", f"momentum={momentum} has no effect: the layer keeps no "
+                                      "running statistics", "leave momentum out, or use BatchNorm2d"))
         self.num_features, self.eps = num_features, eps
         self.weight = Parameter(ops.ones((num_features,))) if affine else None
         self.bias = Parameter(ops.zeros((num_features,))) if affine else None

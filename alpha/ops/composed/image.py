@@ -124,11 +124,15 @@ def interpolate(x: Tensor, size: Any = None, scale_factor: Any = None, mode: Res
         scale_factor: number or numbers above 0; y then has floor(H * scale_factor) rows.
         mode: "nearest", "nearest-exact", "bilinear" (also "linear"), "bicubic", or "area": means of windows.
         align_corners: whether the outermost pixels of x and y lie on each other; for "bilinear" and "bicubic".
-            None counts as False.
+            None counts as False; the other modes take None alone.
     Raises:
-        ShapeError: x is no batch of maps, or size or scale_factor does not fit.  ConfigError: the mode is unknown.
+        ShapeError: x is no batch of maps, or size or scale_factor does not fit.  ConfigError: the mode is unknown, or
+            align_corners is given to a mode that has no use for it.
         DTypeError: x has no floats, and the mode weighs neighbours.
     """
+    if align_corners is not None and mode not in ("linear", "bilinear", "bicubic"):
+        raise ConfigError(message("interpolate", f"align_corners={align_corners} has no effect with mode=\"{mode}\"",
+                                  'leave align_corners out, or pass mode="bilinear" or "bicubic"'))
     targets = _targets(x, size, scale_factor)
     if 0 in x.shape[1:]:
         raise ShapeError(message("interpolate", f"a map of shape {x.shape} is empty", "pass maps with elements"))

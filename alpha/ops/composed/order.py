@@ -30,11 +30,13 @@ def median(x: Tensor, axis: Axis | None = None, keepdims: bool = False) -> Any:
     Args:
         x: any shape with elements; float or integer.
         axis: int, or None: of all elements, and without indices.
+        keepdims: whether reduced axes stay, with length 1.
     Raises:
         ShapeError: the axis does not exist or is empty.
     """
     if axis is None:
-        return median(reshape(x, (x.numel(),)), 0).values
+        middle = median(reshape(x, (x.numel(),)), 0).values
+        return reshape(middle, (1,) * x.ndim) if keepdims else middle
     if x.ndim == 0:
         return Sorted(x, argsort(x))
     axis = normal_axis(axis, x.ndim, "median")

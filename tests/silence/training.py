@@ -1,0 +1,211 @@
+"""Base calls of data, training, files and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import alpha
+from alpha import checkpoint, data, nn, ops, optim, training
+from alpha.errors import AlphaError
+from tests.silence.ops import Call
+
+IMAGES = np.random.default_rng(5).integers(0, 256, (10, 8, 8, 3)).astype(np.uint8)
+LABELS = np.arange(10) % 3
+
+
+def batches(loader: Any) -> Any:
+    return [batch for _ in range(2) for batch in loader]
+
+
+def loader(**fixed: Any) -> Call:
+    """Returns a call of DataLoader: the batches of two epochs."""
+    def call(f: Callable[..., Any], **given: Any) -> Any:
+        made = f((IMAGES, LABELS), **{"batch_size": 4, **fixed, **given})
+        try:
+            return [batches(made), made._images is None]
+        finally:
+            made.close()
+    return call
+
+
+def small() -> nn.Module:
+    alpha.manual_seed(4)
+    return nn.Sequential(nn.Flatten(), nn.Linear(8 * 8 * 3, 3))
+
+
+def fitted(f: Callable[..., Any], **given: Any) -> Any:
+    """fit of a small model: what it becomes, and the rows without their times."""
+    model = small()
+    history = f(model, (IMAGES, LABELS), **{"batch_size": 4, **given})
+    return model, [{k: v for k, v in row.items() if "sec" not in k and "time" not in k} for row in history]
+
+
+def trained(f: Callable[..., Any], **given: Any) -> Any:
+    """Trainer over two epochs of three batches."""
+    model = small()
+    scaler = given.pop("scaler", None)
+    ema = given.pop("ema", None)
+    run = f(model, optim.SGD(model.parameters(), lr=0.1), ops.cross_entropy, {}, epochs=2, steps_per_epoch=3,
+            **given, **({"ema": optim.ExponentialMovingAverage(model, ema)} if ema else {}),
+            **({"scaler": optim.LossScaler()} if scaler else {}))
+    made = data.DataLoader((IMAGES, LABELS), 4)
+    rows = run.run(lambda epoch, step: made.batches(epoch, step), lambda: run.evaluate(made))
+    return model, [{k: v for k, v in row.items() if "sec" not in k} for row in rows], run.scaler is None
+
+
+def a_run() -> Any:
+    model = small()
+    return training.Trainer(model, optim.SGD(model.parameters(), lr=0.1), ops.cross_entropy, {}, epochs=2,
+                            steps_per_epoch=3)
+
+
+class Told(training.Callback):
+    """Prints what it is told."""
+
+    def on_step(self, run: Any, loss: Any) -> None:
+        print("step")
+
+
+def exported(f: Callable[..., Any], **given: Any) -> Any:
+    """A convolution as a file."""
+    alpha.manual_seed(2)
+    f(nn.Sequential(nn.Conv2d(3, 4, 3)), alpha.tensor(IMAGES[:1].astype(np.float32)), "a.onnx", **given)
+    return Path("a.onnx")
+
+
+def imported(f: Callable[..., Any], **given: Any) -> Any:
+    """The model of a file, on images that either order of the axes can have."""
+    from alpha import onnx
+    alpha.manual_seed(2)
+    onnx.export(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1)), ops.rand((1, 3, 3, 3)), "a.onnx")
+    return f("a.onnx", **given)(ops.rand((1, 3, 3, 3)))
+
+
+def from_torch(f: Callable[..., Any], **given: Any) -> Any:
+    """A state that lacks a parameter."""
+    model = nn.Linear(2, 3)
+    try:
+        return f({"weight": np.ones((3, 2), np.float32)}, model, **given), model
+    except AlphaError as error:
+        return str(error)
+
+
+def load_torch(f: Callable[..., Any], **given: Any) -> Any:
+    model = nn.Linear(2, 3)
+    checkpoint.save_torch("a.pth", nn.Linear(2, 3, bias=False))
+    try:
+        return f("a.pth", model, **given), model
+    except AlphaError as error:
+        return str(error)
+
+
+def saved(f: Callable[..., Any], **given: Any) -> Any:
+    f("a.safetensors", {"a": ops.ones((2,))}, **given)
+    return Path("a.safetensors")
+
+
+def levels(f: Callable[..., Any], **given: Any) -> Any:
+    """CoConv's levels, whose names the setting chooses."""
+    model = nn.CoConv2d(4, 8)
+    if f is checkpoint.save_torch:
+        f("a.pth", model, **given)
+        return Path("a.pth")
+    return {name: np.asarray(value) for name, value in f(model, **given).items()}
+
+
+def loaded(f: Callable[..., Any], **given: Any) -> Any:
+    alpha.save({"a": ops.ones((2,))}, "a.alpha")
+    return f("a.alpha", **given)
+
+
+def made_model(f: Callable[..., Any], **given: Any) -> Any:
+    alpha.manual_seed(1)
+    return f("lenet5", **given)
+
+
+
+def cubed(f: Callable[..., Any], **given: Any) -> Any:
+    """gradcheck of a function whose gradient is off by 1e-3: what it says."""
+    x = alpha.tensor([1.0, 2.0, 3.0], "float64", requires_grad=True)
+    try:
+        return f(lambda t: t * t * t + t.detach() * 1e-3, [x], **given)
+    except AlphaError as error:
+        return str(error)
+
+
+def folder(f: Callable[..., Any], **given: Any) -> Any:
+    """ImageFolder of two pictures."""
+    from PIL import Image
+    for name in ("a", "b"):
+        Path(name).mkdir()
+        Image.fromarray(IMAGES[0]).save(f"{name}/0.png")
+    return [np.asarray(f(".", **given)[k][0]) for k in range(2)]
+
+
+def registered(f: Callable[..., Any], **given: Any) -> Any:
+    """A data set's default augmentation, or an optimizer's learning rate."""
+    from alpha.data.sets import DATASETS
+    from alpha.training.registries import OPTIMIZERS
+    for table, make in ((DATASETS, lambda: None), (OPTIMIZERS, type("Own", (optim.SGD,), {}))):
+        names = set(table)
+        try:
+            f(**given)(make)
+            return [str(table[name][1]) for name in {*table} - names]
+        except AlphaError:
+            continue
+        finally:
+            for name in {*table} - names:
+                del table[name]
+
+
+def evaluated(f: Callable[..., Any], **given: Any) -> Any:
+    return f(a_run(), list(data.DataLoader((IMAGES, LABELS), 4)), **given)
+
+
+def tensorboard(f: Callable[..., Any], **given: Any) -> Any:
+    """How many lines a run writes."""
+    training.fit(small(), (IMAGES, LABELS), batch_size=1, epochs=3, progress=False, callbacks=[f("board", **given)])
+    return [path.stat().st_size for path in sorted(Path("board").iterdir())]
+
+
+CALLS: dict[str, list[Call]] = {
+    "data.Augment": [lambda f, **given: list(data.DataLoader((IMAGES, LABELS), 10, augment=f(**given))),
+                     lambda f, **given: list(data.DataLoader((IMAGES, LABELS), 10, augment=f(flip=True, **given)))],
+    "data.DataLoader": [loader(), loader(shuffle=True), loader(workers=1), loader(augment="crop=2")],
+    "data.random_split": [lambda f, **given: [list(part.indices) for part in f(range(10), [6, 4], **given)]],
+    "data.steps_per_epoch": [lambda f, **given: f(10, 4, **given)],
+    "DataLoader.batches": [lambda f, **given: list(f(data.DataLoader((IMAGES, LABELS), 4), 0, **given))],
+    "training.fit": [fitted, lambda f, **given: fitted(f, optimizer="adam", **given),
+                     lambda f, **given: fitted(f, val_data=(IMAGES, LABELS), **given)],
+    "training.Trainer": [trained],
+    "data.ImageFolder": [folder], "data.register_dataset": [registered], "training.register_optimizer": [registered],
+    "training.TensorBoard": [tensorboard], "Trainer.evaluate": [evaluated],
+    "Trainer.train_epoch": [lambda f, **given: f(a_run(), data.DataLoader((IMAGES, LABELS), 4).batches(0), **given)],
+    "Trainer.run": [lambda f, **given: f(a_run(), lambda epoch, step: data.DataLoader((IMAGES, LABELS), 4).batches(
+        epoch, step), lambda: None, **given) and None],
+    "onnx.export": [exported], "onnx.load": [imported], "alpha.load": [loaded],
+    "checkpoint.from_torch_state_dict": [from_torch], "checkpoint.load_torch": [load_torch],
+    "checkpoint.save": [saved], "checkpoint.save_torch": [levels], "checkpoint.to_torch_state_dict": [levels],
+    "alpha.summary": [lambda f, **given: str(f(nn.Sequential(nn.Conv2d(3, 4, 3)), (8, 8, 3), **given))],
+    "alpha.gradcheck": [cubed],
+    "models.create": [made_model],
+}
+
+VALUES: dict[str, list[Any]] = {
+    "DataLoader.augment": ["flip"], "DataLoader.mean": [0.5, (0.1, 0.2, 0.3)], "DataLoader.std": [0.5],
+    "DataLoader.transform": [lambda a: a[::-1].copy()], "DataLoader.resident": [False],
+    "fit.val_data": [(IMAGES, LABELS)], "fit.optimizer": ["adam"], "fit.lr": [0.5], "fit.schedule": ["cosine"],
+    "fit.warmup_steps": [2], "fit.loss": ["mse"], "fit.metrics": ["accuracy", []], "fit.callbacks": [[Told()]],
+    "fit.precision": ["bf16"], "fit.augment": ["flip"], "fit.mean": [0.5], "fit.std": [0.5], "fit.max_steps": [1],
+    "fit.clip": [0.01], "fit.ema": [0.5], "Trainer.max_steps": [1], "Trainer.clip": [0.01], "Trainer.ema": [0.5],
+    "Trainer.scaler": [True], "Trainer.run.callbacks": [[Told()]], "save.metadata": [{"a": "b"}],
+    "save_torch.levels": ["conv_1"], "to_torch_state_dict.levels": ["conv_1"], "summary.zeros": [True],
+    "ImageFolder.size": [4], "register_dataset.augment": ["flip"], "register_optimizer.lr": [0.5],
+    "TensorBoard.every": [4], "Trainer.evaluate.loss": [ops.mse_loss], "Trainer.train_epoch.callbacks": [[Told()]],
+    "summary.batch_size": [3], "create.num_classes": [7], "DataLoader.drop_last": [True], "Augment.crop": [2],
+    "Augment.cutout": [3],
+}
