@@ -28,6 +28,7 @@ from alpha.backend import get_backend
 from alpha.config import config
 from alpha.errors import AlphaError, ArgumentError, DTypeError, GraphError, message, shown
 from alpha.graph import grad_enabled
+from alpha.inplace import kin
 from alpha.inputs.arguments import bound
 from alpha.nn import Module
 from alpha.optim import Lookahead, Optimizer
@@ -274,7 +275,9 @@ class _Captured:
                                      "alpha.capture(step, model, optimizer)"))
 
     def _repeat(self, found: _Recorded, inputs: tuple[Tensor, ...]) -> Any:
+        followers = []
         if found.changed:
+            followers = [(t, kin.prepare("capture", t)) for t in self.tensors if t._kin is not None]
             versions.about_to_change(inputs[0].device, found.changed)
             get_backend(inputs[0].device).forget(found.changed)
         numbers = [pair for steps in found.steps for pair in steps.next()]
@@ -283,5 +286,8 @@ class _Captured:
             t._grad = g
         if found.written:
             versions.note(found.written)
+        for t, others in followers:
+            if others:
+                kin.follow(t, others)
         results = [Tensor(a, y.shape, y.dtype, y.device) for a, y in zip(arrays, found.outputs)]
         return results[0] if found.single else tuple(results)
