@@ -130,6 +130,7 @@ class Tensor(Conversions, Methods):
         if self.device == "cpu" or self.dtype == "bfloat16":
             raise AttributeError("__cuda_array_interface__")  # alpha.twins has the message
         dlpack.refuse_gradient(self, "__cuda_array_interface__")
+        kin.hand_over("__cuda_array_interface__", self)
         backend = get_backend(self.device)
         return {"shape": tuple(self.shape), "typestr": np.dtype(self.dtype).str,
                 "data": (backend.address(self.array), False),

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "alpha.fuse.follow": {"alpha.backend", "alpha.inputs.returned", "alpha.op", "alpha.precision", "alpha.tensor"},
     "alpha.trace": set(),
     "alpha.versions": {"alpha.backend"},
-    "alpha.dlpack": {"alpha.backend", "alpha.errors", "alpha.versions"},
+    "alpha.dlpack": {"alpha.backend", "alpha.errors", "alpha.inplace", "alpha.versions"},
     "alpha.copies": {"alpha.backend", "alpha.errors", "alpha.tensor"},  # the last as a type
     "alpha.graph": {"alpha.graph", "alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.versions",
                     "alpha.op", "alpha.tensor", "alpha.trace"},

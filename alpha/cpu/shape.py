@@ -82,7 +82,8 @@ def flip_cpu(x: Array, *, axis: Axes) -> Array:
 @ops.expand.impl("cpu")
 def expand_cpu(x: Array, *, shape: Shape) -> Array:
     new = len(shape) - x.ndim
-    return contiguous(np.broadcast_to(x, [x.shape[k - new] if n == -1 else n for k, n in enumerate(shape)]))
+    sizes = [x.shape[k - new] if n == -1 else n for k, n in enumerate(shape)]
+    return x.reshape(sizes) if prod(sizes) == x.size else contiguous(np.broadcast_to(x, sizes))
 
 
 @ops.concat.impl("cpu")

@@ -65,9 +65,9 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
     elif t.shares and t._kin is None:
         raise GraphError(message(sign, f"the tensor of shape {t.shape} shares its elements with the one that it was "
                                  "made of, whose gradient would not know", f"make a new tensor: y = t {sign[:-1]} ..."))
-    elif others := kin.relatives(t):
+    elif (shape := kin.shape_of_another(t)) is not None:
         raise GraphError(message(sign, f"the tensor of shape {t.shape} shares its elements with another of shape "
-                                 f"{others[0].shape}, a view or what detach() returned, which would keep the old ones",
+                                 f"{shape}, a view or what detach() returned, which would keep the old ones",
                                  f"make a new tensor: y = t {sign[:-1]} ...; or drop the other one, or clone() it"))
     else:
         t._rebind(y.array)

@@ -360,11 +360,29 @@ def _part(family: Family) -> None:
                 place.array = ref(data)
 
 
+def hand_over(where: str, t: Tensor) -> None:
+    """Raises GraphError for a view whose elements are a copy, before another library writes there."""
+    if (place := t._kin) is None or place.array() is not t.array:
+        return
+    if place.family.lender is not None or place.family.borrowers:
+        _part(place.family)
+    backend = get_backend(t.device)
+    key = backend.memory_key(t.array)
+    if place.above is not None and any(backend.memory_key(v.array) != key for v in relatives(t)):
+        raise GraphError(message(where, f"the view of shape {t.shape} has a copy of its elements, which another library "
+                                 "would change alone", "hand over the whole, or a copy: y.clone()"))
+
+
 def relatives(t: Tensor) -> list[Tensor]:
     """Returns the other tensors of the family of t that are there."""
     place = t._kin
     return [] if place is None or place.array() is not t.array else [
         v for v, _ in place.family.living() if v is not t]
+
+
+def shape_of_another(t: Tensor) -> Shape | None:
+    """Returns the shape of another tensor of the family of t that is there; None if there is none."""
+    return next((v.shape for v in relatives(t)), None)
 
 
 def dense(t: Tensor) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from alpha.backend import FLOAT_DTYPES
 from alpha.errors import ArgumentError, ShapeError, message, shown
-from alpha.inplace.kin import join
+from alpha.inplace.kin import join, own
 from alpha.inputs.arguments import checked
 from alpha.inputs.ints import as_int
 from alpha.inputs.kinds import Axes, Axis, Ints, ShapeLike, Size
@@ -182,7 +182,7 @@ def repeat_interleave(x: Tensor, repeats: Any, axis: Axis | None = None) -> Tens
         times, head, tail = int(counts.reshape(())), x.shape[:axis + 1], x.shape[axis + 1:]
         wide = expand(reshape(x, (*head, 1, *tail)), (*head, times, *tail))
         y = reshape(wide, (*x.shape[:axis], n * times, *tail))
-        return clone(y) if times == 1 else y
+        return clone(y) if times == 1 else own(y)
     return index_select(x, axis, np.repeat(np.arange(n), counts))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from alpha.backend import FLOAT_DTYPES
 from alpha.errors import DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import grad_enabled, no_grad
+from alpha.inplace.kin import own
 from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import DType
 from alpha.inputs.ints import as_int, has_bool
@@ -276,7 +277,7 @@ def tile(x: Tensor, counts: Sequence[int]) -> Tensor:
     apart = [n for m in shape for n in (1, m)]
     wide = [n for c, m in zip(counts, shape) for n in (c, m)]
     y = reshape(reshape(x, apart).expand(wide), [c * m for c, m in zip(counts, shape)])
-    return y if prod(counts) > 1 else clone(y)
+    return own(y) if prod(counts) > 1 else clone(y)
 
 
 @checked
