@@ -79,9 +79,9 @@ class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
-    __slots__ = ("adds", "again", "batched", "cheap", "checked", "differentiable", "equation", "flops", "foreign", "gives",
-                 "impls", "looked_at", "moves", "mutates", "outs", "own", "returned", "saved_args", "saved_outs", "single", "spares",
-                 "vjp", "vjp_of", "written")
+    __slots__ = ("adds", "again", "batched", "cheap", "checked", "differentiable", "equation", "flops", "foreign",
+                 "gives", "impls", "looked_at", "moves", "mutates", "outs", "own", "returned", "saved_args",
+                 "saved_outs", "single", "spares", "vjp", "vjp_of", "written")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)

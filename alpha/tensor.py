@@ -47,7 +47,8 @@ class Tensor(Conversions, Methods):
     spread: Any = None  # of one whose array is not written yet: see alpha.views.Spread
     shares = ""  # "always" or "sometimes": whether the elements are those of the tensor that this one was made of
 
-    __slots__ = ("__weakref__", "_grad", "_hooks", "_kin", "_node", "_requires_grad", "array", "device", "dtype", "shape")
+    __slots__ = ("__weakref__", "_grad", "_hooks", "_kin", "_node", "_requires_grad", "array", "device", "dtype",
+                 "shape")
 
     def __init__(self, data: Any, shape: tuple[int, ...] = (), dtype: str = "", device: str = "") -> None:
         if not device:

@@ -18,8 +18,7 @@ from alpha.op import registry
 from tests.op_checks import refused
 
 torch = pytest.importorskip("torch")
-
-from tests.fuzz import views as fuzz
+fuzz = pytest.importorskip("tests.fuzz.views")
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 VIEWS: dict[str, Callable] = {
@@ -42,10 +41,6 @@ OWN: dict[str, Callable] = {
     "repeat_interleave": lambda x: x.repeat_interleave(1, 0), "T.contiguous": lambda x: x.T.contiguous(),
     "T.flatten": lambda x: x.T.flatten(), "columns.reshape": lambda x: x[:, :2].reshape(-1),
     "diag": lambda x: x[:3, :3].diag(), "mask": lambda x: x[x > 3], "rows by number": lambda x: x[[0]]}
-
-
-def devices() -> list:
-    return ["cpu"]
 
 
 @pytest.mark.parametrize("write", WRITES)

@@ -369,8 +369,8 @@ def hand_over(where: str, t: Tensor) -> None:
     backend = get_backend(t.device)
     key = backend.memory_key(t.array)
     if place.above is not None and any(backend.memory_key(v.array) != key for v in relatives(t)):
-        raise GraphError(message(where, f"the view of shape {t.shape} has a copy of its elements, which another library "
-                                 "would change alone", "hand over the whole, or a copy: y.clone()"))
+        raise GraphError(message(where, f"the view of shape {t.shape} has a copy of its elements, which another "
+                                 "library would change alone", "hand over the whole, or a copy: y.clone()"))
 
 
 def relatives(t: Tensor) -> list[Tensor]:

@@ -40,9 +40,9 @@ def watched(op: Op, implementation: Callable[..., Any], args: Sequence[Any], dev
             backend.copy_into(held[k][1], before[k])
         if changed:
             name = held[changed[0]][0]
-            raise GraphError(message(op.name, f"its {backend.name} implementation changes the elements of {name}, which "
-                                     "`mutates` does not name", f"write into a new array; or declare it in the class: "
-                                     f'mutates = "{name}"'))
+            raise GraphError(message(op.name, f"its {backend.name} implementation changes the elements of {name}, "
+                                     "which `mutates` does not name", "write into a new array; or declare it in the "
+                                     f'class: mutates = "{name}"'))
         op.looked_at.add(id(implementation))
         return result
 
