@@ -23,7 +23,7 @@ def deep_copy(t: Tensor, base: type[Tensor], memo: dict[int, Any]) -> Tensor:
         backend = get_backend(t.device)
         data = memo[id(t.array)] = backend.full(t.shape, 0, t.dtype, t.device)
         backend.copy_into(data, t.array)
-    made = memo[id(t)] = _made(base, type(t), data, t.shape, t.dtype, t.device, t.requires_grad)
+    made = memo[id(t)] = _made(base, base if t.shares else type(t), data, t.shape, t.dtype, t.device, t.requires_grad)
     made._hooks = t._hooks and list(t._hooks)
     made._grad = copy.deepcopy(t.grad, memo)
     return made
@@ -32,7 +32,7 @@ def deep_copy(t: Tensor, base: type[Tensor], memo: dict[int, Any]) -> Tensor:
 def reduced(t: Tensor, base: type[Tensor]) -> tuple[Any, ...]:
     """Returns what pickle keeps of a leaf: elements, dtype, device, requires_grad."""
     _refuse_graph(t, "pickle")
-    return unpickled, (base, type(t), t.numpy(), t.dtype, t.device, t.requires_grad)
+    return unpickled, (base, base if t.shares else type(t), t.numpy(), t.dtype, t.device, t.requires_grad)
 
 
 def unpickled(base: type[Tensor], cls: type[Tensor], a: Any, dtype: str, device: str, requires_grad: bool) -> Tensor:

@@ -15,6 +15,7 @@ import numpy as np
 
 from alpha.backend import Backend, get_backend
 from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message
+from alpha.inplace import kin
 from alpha.versions import share
 
 CPU, CUDA = 1, 2                                                                             # kDLCPU, kDLCUDA
@@ -76,6 +77,8 @@ def export(t: Any, stream: int | None, max_version: tuple[int, int] | None, dl_d
            copy: bool | None) -> Any:
     """Returns a capsule over the elements of a tensor.  See Tensor.__dlpack__."""
     refuse_gradient(t, "__dlpack__")
+    if not copy:
+        kin.hand_over("__dlpack__", t)
     backend, data = get_backend(t.device), t.array
     here = backend.dlpack_device()
     if dl_device is not None and tuple(map(int, dl_device)) != here:

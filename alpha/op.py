@@ -57,8 +57,9 @@ from alpha.config import config
 from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.fuse.equation import Equation
 from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
+from alpha.inplace import kin
 from alpha.inputs.registry import check_free, origin
-from alpha.inputs.returned import Spec, accept, kind_of, refuse_gradient
+from alpha.inputs.returned import Spec, accept, kind_of, refuse_gradient, watched
 from alpha.inputs.sizes import explain
 from alpha.methods.names import DEVICES, DTYPES
 from alpha.recompute import plan as recompute
@@ -66,6 +67,7 @@ from alpha.recompute.saved import Values, unpack
 from alpha.signature import FOLLOWS, Signature, check_names
 from alpha.tensor import Tensor
 from alpha.trace import Trace, timed, watchers
+from alpha.views import PossibleView, View
 
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 
@@ -77,9 +79,9 @@ class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
-    __slots__ = ("adds", "again", "batched", "cheap", "checked", "differentiable", "equation", "flops", "gives",
-                 "impls", "moves", "mutates", "outs", "own", "returned", "saved_args", "saved_outs", "single", "spares",
-                 "vjp", "vjp_of", "written")
+    __slots__ = ("adds", "again", "batched", "cheap", "checked", "differentiable", "equation", "flops", "foreign",
+                 "gives", "impls", "looked_at", "moves", "mutates", "outs", "own", "returned", "saved_args",
+                 "saved_outs", "single", "spares", "vjp", "vjp_of", "written")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
@@ -95,6 +97,7 @@ class Op(Signature):
         self.gives: type[Tensor] = body.get("gives", Tensor)
         self.own = _ours(cls.__module__)  # one of alpha's
         self.checked = not self.own       # whether to look at what implementations return
+        self.foreign = not self.own       # whether to see that these change and return none of the args
         self.vjp: Callable[..., Sequence[Any]] | None = body.get("vjp")
         self.vjp_of = {a.name: body[f"vjp_{a.name}"] for a in self.args if f"vjp_{a.name}" in body}
         names = {a.name: k for k, a in enumerate(self.args)}
@@ -112,6 +115,7 @@ class Op(Signature):
         # A user's op without a vjp is recorded too, so that backward names it and does not pass it by.
         self.differentiable = self.vjp is not None or bool(self.vjp_of) or not (self.own or self.mutates)
         self.impls: dict[str, Callable[..., Any]] = {}
+        self.looked_at: set[int] = set()    # ids of implementations whose first call was looked at
         self.written = cls
         text = body.get("equation")
         self.equation = text and Equation(self.name, text, tuple(names), self.attr_names)
@@ -133,7 +137,9 @@ class Op(Signature):
                 raise AlphaError(message(self.name, f"there is a {backend} implementation already, {_name_of(had)} of "
                                          f"{had.__module__}", "register one per backend"))
             self.impls[backend] = f
-            self.checked |= not _ours(getattr(f, "__module__", None) or __name__)
+            foreign = not _ours(getattr(f, "__module__", None) or __name__)
+            self.checked |= foreign
+            self.foreign |= foreign
             return f
         return bind
 
@@ -156,27 +162,37 @@ class Op(Signature):
         implementation = self.impls.get(device) or self._find(device)
         if self.batched and not args[0].shape[0]:
             implementation = partial(_zeros, specs, dtype, device)
+        if self.foreign and id(implementation) not in self.looked_at:
+            implementation = watched(self, implementation, args, device)
         if config.watch and config.debug > 1:
             implementation = self._traced(implementation, device)
         if watchers:
             implementation = watchers[-1].around(self, args, device, implementation)
+        followers: Any = None
         if self.mutates and attrs.get("training", True):    # a norm in inference changes nothing
-            self._bump(args, device)
+            followers = self._bump(args, device)
+            if followers:
+                arrays = self.check(args)[0]    # one may have got a copy
         try:
             result = implementation(*arrays, **attrs)
         except (MemoryError, OverflowError, ValueError) as error:
             explain(self.label, error, (specs,) if self.single else specs, dtype, args)
             raise
+        for t, others in followers or ():
+            if others:
+                kin.follow(t, others)
         if self.moves:
             device = DEVICES[attrs["device"]]
         if self.single:
             specs, result = (specs,), (result,)
         if self.checked:
-            result = accept(self, result, specs, dtype, device)
+            result = accept(self, result, specs, dtype, device, arrays if self.foreign else ())
         outs = []
         for spec, data in zip(specs or (), result or ()):
             shape, kind = (spec.shape, DTYPES.get(spec.dtype, spec.dtype)) if isinstance(spec, Spec) else (spec, dtype)
             outs.append(self.gives(data, shape, kind, device))
+        if self.gives is View:
+            self._relate(args[0], outs, attrs)
         if needs is not None and recording.get() and self.differentiable:
             self._record(args, attrs, needs, outs)
         if config.watch and config.check_nan:
@@ -203,15 +219,28 @@ class Op(Signature):
                 return implementation(*arrays, **attrs)
         return run
 
-    def _bump(self, args: Sequence[Any], device: str) -> None:
-        """Raises the versions of the args that are about to change, and tells the backend."""
+    def _relate(self, x: Tensor, outs: list[Tensor], attrs: dict[str, Any]) -> None:
+        """Notes that the result is a view of x; within a gradient, that it may be one."""
+        if kin.quiet.on:
+            outs[0].__class__ = View if self.name == "reshape" else PossibleView
+        elif not kin.join(x, outs[0], self.name, attrs):
+            outs[0].__class__ = Tensor
+
+    def _bump(self, args: Sequence[Any], device: str) -> list[Any]:
+        """Raises the versions of the args that are about to change, and tells the backend.
+
+        Returns the args that have views, with the views that have copies.
+        """
+        followers = []
         for arg, value in zip(self.args, args):
             if arg.name in self.mutates and value is not None:
                 tensors = value if arg.many else (value,)
+                followers += [(t, kin.prepare(self.name, t)) for t in tensors if t._kin is not None]
                 arrays = [t.array for t in tensors]
                 versions.about_to_change(device, arrays)
                 get_backend(device).forget(arrays)
                 versions.note(versions.histories(device, arrays))
+        return followers
 
     def _record(self, args: Sequence[Any], attrs: dict[str, Any], needs: Sequence[bool], outs: list[Tensor]) -> None:
         """Makes the Node of this call and points the returned floating outputs to it."""
@@ -261,6 +290,7 @@ class Op(Signature):
         s = unpack(node)
         s.there = there
         g = grads[0] if self.returned == 1 else tuple(grads)
+        before, kin.quiet.on = kin.quiet.on, self.own
         try:
             results = self._results(g, s, node)
         except (TypeError, AttributeError) as error:
@@ -271,6 +301,8 @@ class Op(Signature):
                 f"backward of {self.name}", f"the gradient of its output {' and '.join(unused)} is None, as nothing "
                 f"has used it, and the vjp failed: {str(error).partition(chr(10))[0]}",
                 f"test for it in the vjp: {unused[0]} may have no gradient; g is {tuple(self.outs)}")) from error
+        finally:
+            kin.quiet.on = before
         for arg, meta, need, result in zip(self.args, node.arg_meta, node.needs, results):
             if isinstance(result, Tensor) and not arg.many:
                 if (result.shape, result.dtype) != meta:

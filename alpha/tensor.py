@@ -12,6 +12,7 @@ from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.errors import AlphaError, ArgumentError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import backward, edge_of, grad_enabled
 from alpha.graph.leftover import Leftover
+from alpha.inplace import kin
 from alpha.inputs.arguments import bound, bound_methods, checked
 from alpha.inputs.dtypes import DTypeOrNone, check_values, dtype_name
 from alpha.methods import Methods, Number, ufuncs
@@ -47,7 +48,8 @@ class Tensor(Conversions, Methods):
     spread: Any = None  # of one whose array is not written yet: see alpha.views.Spread
     shares = ""  # "always" or "sometimes": whether the elements are those of the tensor that this one was made of
 
-    __slots__ = ("__weakref__", "_grad", "_hooks", "_node", "_requires_grad", "array", "device", "dtype", "shape")
+    __slots__ = ("__weakref__", "_grad", "_hooks", "_kin", "_node", "_requires_grad", "array", "device", "dtype",
+                 "shape")
 
     def __init__(self, data: Any, shape: tuple[int, ...] = (), dtype: str = "", device: str = "") -> None:
         if not device:
@@ -61,6 +63,7 @@ class Tensor(Conversions, Methods):
         self._grad: Tensor | None = None
         self._node: tuple[Any, int] | None = None  # (the Node that made it, which of its outputs it is)
         self._hooks: list[Callable[[Tensor], Tensor | None]] | None = None
+        self._kin: kin.Place | None = None  # of one that has views, or is one
 
     # ---- facts -------------------------------------------------------------------------------------------------------
 
@@ -130,6 +133,7 @@ class Tensor(Conversions, Methods):
         if self.device == "cpu" or self.dtype == "bfloat16":
             raise AttributeError("__cuda_array_interface__")  # alpha.twins has the message
         dlpack.refuse_gradient(self, "__cuda_array_interface__")
+        kin.hand_over("__cuda_array_interface__", self)
         backend = get_backend(self.device)
         return {"shape": tuple(self.shape), "typestr": np.dtype(self.dtype).str,
                 "data": (backend.address(self.array), False),
@@ -242,7 +246,8 @@ class Tensor(Conversions, Methods):
     def detach(self) -> Tensor:
         """Returns a tensor of the same elements that the graph does not know."""
         kind = self.__class__ if self.shares else Tensor
-        return kind(self.array, self.shape, self.dtype, self.device)
+        made = kind(self.array, self.shape, self.dtype, self.device)
+        return made if self.shares == "sometimes" else kin.alias(self, made)
 
     @property
     def data(self) -> Tensor:
@@ -290,8 +295,8 @@ class Tensor(Conversions, Methods):
     def copy_(self, source: Tensor | np.ndarray) -> Tensor:
         """Overwrites the elements with those of `source` (same shape; cast to this dtype); outside of the graph.
 
-        All tensors over the same memory see it. Raises ShapeError; GraphError where the source's gradient would be
-        lost, or where this tensor may share its elements or not, as a slice does: nothing is changed then.
+        All tensors that share elements with it see it, views too. Raises ShapeError; GraphError where the source's
+        gradient would be lost, or where this tensor was expanded: nothing is changed then.
         """
         inplace.refuse_part(self, "copy_")
         if not isinstance(source, (Tensor, np.ndarray, list, tuple, int, float)):
@@ -305,13 +310,9 @@ class Tensor(Conversions, Methods):
         if shape != self.shape:
             raise ShapeError(message("copy_", f"the source has shape {shape}, the tensor {self.shape}",
                                      "pass a source of the same shape"))
-        backend = get_backend(self.device)
-        versions.about_to_change(self.device, [self.array])
-        if isinstance(source, Tensor) and (source.device, source.dtype) == (self.device, self.dtype):
-            backend.copy_into(self.array, source.array)
-        else:
-            backend.copy_into(self.array, tensor(source, self.dtype, self.device).array)
-        versions.note(versions.histories(self.device, [self.array]))
+        if not isinstance(source, Tensor) or (source.device, source.dtype) != (self.device, self.dtype):
+            source = tensor(source, self.dtype, self.device)
+        inplace.overwrite("copy_", self, source.array)
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor: return copies.deep_copy(self, Tensor, memo)

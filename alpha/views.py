@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from alpha.errors import GraphError, message, shown
+from alpha.inplace.kin import quiet
 from alpha.inputs.ints import as_int
 from alpha.tensor import Tensor
 
@@ -15,14 +16,21 @@ _array: Any = Tensor.__dict__["array"]  # the place for it that every tensor has
 
 
 class View(Tensor):
-    """A tensor over the memory of the one that it was made of."""
+    """A tensor that shares its elements with the one that it was made of: see alpha.inplace.kin."""
 
     __slots__ = ()
     shares = "always"
 
+    @classmethod
+    def of(cls, y: Tensor) -> View:
+        """Returns a view over the array of a tensor, at its place in the graph, which belongs to no family yet."""
+        made = cls(y.array, y.shape, y.dtype, y.device)
+        made._node, made._requires_grad = y._node, y._requires_grad
+        return made
+
 
 class PossibleView(Tensor):
-    """A tensor over the memory of the one that it was made of where no element had to move, else over its own."""
+    """A view that a gradient of alpha's own has made: in the memory of another where no element had to move."""
 
     __slots__ = ()
     shares = "sometimes"
@@ -47,7 +55,11 @@ class Spread(Tensor):
     @property
     def array(self) -> Any:
         if self.few is not None:
-            self.array = self.few.expand(self.shape).array
+            before, quiet.on = quiet.on, True
+            try:
+                self.array = self.few.expand(self.shape).array
+            finally:
+                quiet.on = before
         return _array.__get__(self)
 
     @array.setter

@@ -139,11 +139,10 @@ def test_copy_overwrites_and_casts() -> None:
         x.copy_(np.ones(3))
 
 
-def test_parts_cannot_be_changed_in_place() -> None:
+def test_parts_are_changed_in_place() -> None:
     x = alpha.tensor([1.0, 2.0])
-    with refused(GraphError, "+=: the tensor of shape (1,) is a part or a rearrangement of another one"):
-        x[:1] += 1.0
-    assert x.tolist() == [1.0, 2.0]
+    x[:1] += 1.0
+    assert x.tolist() == [2.0, 2.0]
 
 
 def test_requires_grad_spreads_through_floating_results() -> None:

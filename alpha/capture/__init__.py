@@ -42,6 +42,7 @@ from alpha.config import config
 from alpha.errors import AlphaError, ArgumentError, DTypeError, message, shown
 from alpha.graph import grad_enabled
 from alpha.graph.leftover import LeftoverUsed
+from alpha.inplace import kin
 from alpha.inputs.arguments import bound
 from alpha.nn import Module
 from alpha.optim import Lookahead, Optimizer
@@ -274,7 +275,9 @@ class Captured:
         return None
 
     def _repeat(self, found: Recorded, inputs: tuple[Tensor, ...]) -> Any:
+        followers = []
         if found.changed:
+            followers = [(t, kin.prepare("capture", t)) for t in self.tensors if t._kin is not None]
             versions.about_to_change(inputs[0].device, found.changed)
             get_backend(inputs[0].device).forget(found.changed)
         numbers = [pair for steps in found.steps for pair in steps.next()]
@@ -283,6 +286,9 @@ class Captured:
             t._grad = g
         if found.written:
             versions.note(found.written)
+        for t, others in followers:
+            if others:
+                kin.follow(t, others)
         results = [Tensor(a, y.shape, y.dtype, y.device) for a, y in zip(arrays, found.outputs)]
         return results[0] if found.kind is Tensor else results if found.kind is list else found.kind and (
             found.kind(results) if found.kind is tuple else found.kind(*results))

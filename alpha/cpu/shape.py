@@ -74,13 +74,16 @@ def permute_cpu(x: Array, *, axes: Shape) -> Array:
 
 @ops.flip.impl("cpu")
 def flip_cpu(x: Array, *, axis: Axes) -> Array:
-    return contiguous(np.asarray(np.flip(x, ops.normal_axes(axis, x.ndim, "flip"))))
+    out = empty(x.shape, x.dtype)
+    _copy(out, np.asarray(np.flip(x, ops.normal_axes(axis, x.ndim, "flip"))))
+    return out
 
 
 @ops.expand.impl("cpu")
 def expand_cpu(x: Array, *, shape: Shape) -> Array:
     new = len(shape) - x.ndim
-    return contiguous(np.broadcast_to(x, [x.shape[k - new] if n == -1 else n for k, n in enumerate(shape)]))
+    sizes = [x.shape[k - new] if n == -1 else n for k, n in enumerate(shape)]
+    return x.reshape(sizes) if prod(sizes) == x.size else contiguous(np.broadcast_to(x, sizes))
 
 
 @ops.concat.impl("cpu")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from alpha.backend import get_backend
-from alpha.errors import DeviceError, DTypeError, ShapeError, message
+from alpha.backend import Backend, get_backend
+from alpha.errors import DeviceError, DTypeError, GraphError, ShapeError, message
 from alpha.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -19,8 +20,46 @@ class Spec(NamedTuple):
     dtype: str
 
 
-def accept(op: Op, result: Any, specs: Any, dtype: str, device: str) -> list[Any]:
-    """Returns the arrays that an implementation has returned, if they are what the shape rule says."""
+def watched(op: Op, implementation: Callable[..., Any], args: Sequence[Any], device: str) -> Callable[..., Any]:
+    """Returns an implementation that raises GraphError if its first call changes an arg which `mutates` does not name.
+
+    The arg gets its elements back then.
+    """
+    backend = get_backend(device)
+    if backend.can_record and backend.recorder():
+        return implementation   # elements cannot be read now
+    held = [(arg.name, t.array) for arg, value in zip(op.args, args) if arg.name not in op.mutates
+            for t in (value if arg.many else (value,)) if isinstance(t, Tensor)]
+
+    def run(*arrays: Any, **attrs: Any) -> Any:
+        before = [_copy(backend, x, device) for _, x in held]
+        result = implementation(*arrays, **attrs)
+        changed = [k for k, (_, x) in enumerate(held)
+                   if backend.to_numpy(x).tobytes() != backend.to_numpy(before[k]).tobytes()]
+        for k in changed:
+            backend.copy_into(held[k][1], before[k])
+        if changed:
+            name = held[changed[0]][0]
+            raise GraphError(message(op.name, f"its {backend.name} implementation changes the elements of {name}, "
+                                     "which `mutates` does not name", "write into a new array; or declare it in the "
+                                     f'class: mutates = "{name}"'))
+        op.looked_at.add(id(implementation))
+        return result
+
+    return run
+
+
+def _copy(backend: Backend, x: Any, device: str) -> Any:
+    made = backend.full(tuple(x.shape), 0, str(x.dtype), device)
+    backend.copy_into(made, x)
+    return made
+
+
+def accept(op: Op, result: Any, specs: Any, dtype: str, device: str, arrays: Sequence[Any] = ()) -> list[Any]:
+    """Returns the arrays that an implementation has returned, if they are what the shape rule says.
+
+    One in the memory of an arg (of `arrays`) is copied: a result is a tensor of its own.
+    """
     backend, names = get_backend(device), " ".join(op.outs) or "none"
     made = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
     for what, found in (("shape rule", specs or ()), (f"{backend.name} implementation", made)):
@@ -44,6 +83,12 @@ def accept(op: Op, result: Any, specs: Any, dtype: str, device: str) -> list[Any
                 op.name, f"its {backend.name} implementation returned {name} with {says} {getattr(array, says)}, "
                 f"its shape rule says {shape if says == 'shape' else kind}", "correct the one that is wrong",
                 returned=(tuple(array.shape), str(array.dtype)), expected=(shape, kind)))
+    taken = {backend.memory_key(x) for value in arrays for x in (value if isinstance(value, list) else (value,))
+             if x is not None and backend.accept(x) is x}
+    for k, array in enumerate(made):
+        if (key := backend.memory_key(array)) in taken:
+            made[k] = _copy(backend, array, device)
+        taken.add(key)
     return made
 
 

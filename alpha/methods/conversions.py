@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from alpha.backend import DTYPES, FLOAT_DTYPES, ITEMSIZE, get_backend
 from alpha.errors import ArgumentError, DTypeError, MissingError, message, shown
+from alpha.inplace import kin
 from alpha.inputs.arguments import bound, bound_methods
 from alpha.inputs.dtypes import dtype_name
 from alpha.inputs.ints import as_int
@@ -189,12 +190,13 @@ class Conversions(Casts):
         return OPS["clone"](self)
 
     def contiguous(self) -> Tensor:
-        """Returns the tensor: elements always lie in the order of their indices."""
-        return self  # type: ignore[return-value]
+        """Returns the tensor itself; of a view whose elements lie apart in the whole, a tensor of its own."""
+        t = cast("Tensor", self)
+        return t if kin.dense(t) else kin.own(t)
 
     def is_contiguous(self) -> bool:
-        """Returns True: elements always lie in the order of their indices."""
-        return True
+        """Tells whether elements lie side by side, in the order of their indices, in the whole that this shows."""
+        return kin.dense(cast("Tensor", self))
 
     def fill_(self, value: Any) -> Tensor:
         """Overwrites all elements with a number; see copy_."""

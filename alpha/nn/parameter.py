@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alpha.inplace.kin import alias
 from alpha.inputs.arguments import checked
 from alpha.tensor import Tensor
 
@@ -19,6 +20,7 @@ class Parameter(Tensor):
     @checked
     def __init__(self, source: Tensor, requires_grad: bool = True) -> None:
         super().__init__(source.array, source.shape, source.dtype, source.device)
+        alias(source, self)
         self.requires_grad_(requires_grad)
 
     def _replace(self, other: Tensor) -> None:

@@ -13,7 +13,7 @@ from alpha.op import op
 from alpha.ops.checks import check_ranges, check_rows
 from alpha.ops.reduce import normal_axes, normal_axis, sum_to
 from alpha.tensor import Tensor
-from alpha.views import PossibleView, View
+from alpha.views import View
 
 Range = tuple[int, int, int]  # first index, number of indices, step
 
@@ -60,7 +60,7 @@ class permute:
         ShapeError: an axis is missing, named twice, or does not exist.
     """
 
-    args, dtypes, gives, cheap = "x", "any", PossibleView, True
+    args, dtypes, gives, cheap = "x", "any", View, True
 
     def shape(x, *, axes: AllAxes):
         if len(normal_axes(axes, x.ndim, "permute")) != x.ndim:
@@ -86,7 +86,7 @@ def transpose(x: Tensor, a: Axis = -2, b: Axis = -1) -> Tensor:
 class flip:
     """y = x with the order of its elements reversed along the axes (None, int or ints).  See sum for errors."""
 
-    args, dtypes, gives, cheap = "x", "any", PossibleView, True
+    args, dtypes, cheap = "x", "any", True
 
     def shape(x, *, axis: Axes = None):
         normal_axes(axis, x.ndim, "flip")
@@ -107,7 +107,7 @@ class expand:
         ShapeError: an axis of x is neither 1 nor the size that is asked for.
     """
 
-    args, dtypes, gives, cheap = "x", "any", PossibleView, True
+    args, dtypes, gives, cheap = "x", "any", View, True
 
     def shape(x, *, shape: NewShape):
         new = len(shape) - x.ndim
@@ -252,7 +252,7 @@ class slice_axes:
         in_place: whether a reader of y may read x instead, which is kept until then: for gradients.
     """
 
-    args, adds, dtypes, gives, cheap = "x", "x", "any", PossibleView, True
+    args, adds, dtypes, gives, cheap = "x", "x", "any", View, True
 
     def canon(*, ranges: Ranges, shape: ShapeLike | None = None, in_place: bool = False):
         return dict(ranges=ranges, shape=tuple([count for _, count, _ in ranges]) if shape is None else shape,

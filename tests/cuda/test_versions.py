@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import numpy as np
@@ -88,13 +89,72 @@ def test_in_place_arithmetic() -> None:
     assert p.tolist() == np.zeros((2, 3)).tolist() and p._version == 1
     with refused(GraphError, "+=: a leaf of shape (2, 3) that requires a gradient"):
         p += 1.0
-    with refused(GraphError, "+=: the tensor of shape (3,) is a part or a rearrangement of another one"):
-        t[0] += 1.0
+    before = t.numpy()
+    t[0] += 1.0
+    assert t.tolist() == (before + [[1.0], [0.0]]).tolist()
     h = p * 3.0
     h *= h
     h += 1.0
     h.sum().backward()
     assert h.tolist() == np.ones((2, 3)).tolist()
+
+
+def test_views_follow_the_whole_and_the_whole_follows_views() -> None:
+    t = cuda()
+    parts = [t[:1], t[:, :2], t.T, t[:, 1].unsqueeze(0), t.reshape(3, 2)[:, 1], t.diagonal(), t[:, :1].expand(2, 3)[1]]
+    host = alpha.tensor(A)
+    same = [host[:1], host[:, :2], host.T, host[:, 1].unsqueeze(0), host.reshape(3, 2)[:, 1], host.diagonal(),
+            host[:, :1].expand(2, 3)[1]]
+    for k in range(len(parts)):
+        for every, whole in ((parts, t), (same, host)):
+            every[k].fill_(float(10 + k))
+            whole += 1.0
+        assert [p.tolist() for p in (t, *parts)] == [p.tolist() for p in (host, *same)]
+
+
+def test_parts_of_a_whole_that_is_gone_go_on_sharing() -> None:
+    t = cuda()
+    left, middle = t[:, :2], t[:, 1:]
+    del t
+    left.fill_(9.0)
+    assert middle.tolist() == [[9.0, A[0, 2]], [9.0, A[1, 2]]]
+
+
+@pytest.mark.parametrize("seeds", [range(12)])
+def test_random_chains_of_views_and_changes_are_pytorchs_or_refused(seeds: range, tmp_path: object) -> None:
+    views = pytest.importorskip("tests.fuzz.views")
+    for seed in seeds:
+        views.attempt(random.Random(seed), tmp_path, "cuda")
+
+
+def test_a_recorded_function_that_changes_the_whole_of_a_view_is_called_plainly() -> None:
+    t, x = cuda(), cuda()
+    part = t[:, :2]
+
+    def step(x: alpha.Tensor) -> alpha.Tensor:
+        t.copy_(t + x)
+        return t * 1.0
+
+    captured = alpha.capture(step, t)
+    with pytest.warns(UserWarning, match="changed in place, of which there is a view"):
+        for _ in range(4):
+            captured(x)
+    assert t.tolist() == (5 * A).tolist() and part.tolist() == (5 * A[:, :2]).tolist()
+
+
+def test_a_view_made_after_a_recording_follows_its_repetitions() -> None:
+    t, x = cuda(), cuda()
+
+    def step(x: alpha.Tensor) -> alpha.Tensor:
+        t.copy_(t + x)
+        return t * 1.0
+
+    captured = alpha.capture(step, t)
+    for _ in range(4):
+        captured(x)
+    part = t[:, :2]
+    captured(x)
+    assert t.tolist() == (6 * A).tolist() and part.tolist() == (6 * A[:, :2]).tolist()
 
 
 def test_in_place_arithmetic_drops_what_was_derived_of_the_elements() -> None:

@@ -10,16 +10,19 @@ import numpy as np
 
 from alpha.backend import FLOAT_DTYPES
 from alpha.errors import ArgumentError, ShapeError, message, shown
+from alpha.inplace.kin import join, own
 from alpha.inputs.arguments import checked
 from alpha.inputs.ints import as_int
 from alpha.inputs.kinds import Axes, Axis, Ints, ShapeLike, Size
 from alpha.ops.checks import on_host
 from alpha.ops.elementwise import mul, ne, sub, where
 from alpha.ops.index import index_select, take_along_axis, to_axis
+from alpha.ops.logic import clone
 from alpha.ops.reduce import Shape, accumulation_dtype, normal_axes, normal_axis
 from alpha.ops.reduce import sum as add_up
 from alpha.ops.shape import concat, expand, pad, reshape, slice_axes, squeeze, unsqueeze
 from alpha.tensor import Tensor, tensor
+from alpha.views import View
 
 Shifts = Annotated[Any, Ints("an int or a tuple of ints", "pass {name}=1, or {name}=(1, -2)")]
 
@@ -148,13 +151,14 @@ def roll(x: Tensor, shifts: Shifts, axis: Axes = None) -> Tensor:
     axes = axis if isinstance(axis, tuple) else (axis,)
     if len(shifts) != len(axes):
         raise ShapeError(message("roll", f"there are {len(shifts)} shifts and {len(axes)} axes", "pass one for each"))
+    given = x
     for shift, k in zip(shifts, axes):
         k = normal_axis(k, x.ndim, "roll")
         n = x.shape[k]
         if n and shift % n:
             cut = n - shift % n
             x = concat([part(x, k, cut, n - cut), part(x, k, 0, cut)], k)
-    return x
+    return clone(x) if x is given else x
 
 
 @checked
@@ -177,7 +181,8 @@ def repeat_interleave(x: Tensor, repeats: Any, axis: Axis | None = None) -> Tens
     if counts.size == 1:        # whose gradient is a sum
         times, head, tail = int(counts.reshape(())), x.shape[:axis + 1], x.shape[axis + 1:]
         wide = expand(reshape(x, (*head, 1, *tail)), (*head, times, *tail))
-        return reshape(wide, (*x.shape[:axis], n * times, *tail))
+        y = reshape(wide, (*x.shape[:axis], n * times, *tail))
+        return clone(y) if times == 1 else own(y)
     return index_select(x, axis, np.repeat(np.arange(n), counts))
 
 
@@ -238,7 +243,9 @@ def diagonal(x: Tensor, offset: int = 0, dim1: Axis = 0, dim2: Axis = 1) -> Tens
     first = -offset * width if offset < 0 else offset
     count = max(0, min(height + min(offset, 0), width - max(offset, 0)))
     flat = reshape(last, (*last.shape[:-2], height * width))
-    return part(flat, flat.ndim - 1, first if count else 0, count, width + 1)
+    y = View.of(part(flat, flat.ndim - 1, first if count else 0, count, width + 1))
+    join(x, y, "diagonal", {"offset": offset, "axis1": dim1, "axis2": dim2})
+    return y
 
 
 @checked
@@ -257,7 +264,7 @@ def diag(x: Tensor, diagonal: int = 0) -> Tensor:
     Raises ShapeError for other numbers of axes.
     """
     if x.ndim == 2:
-        return _diagonal_of(x, diagonal)
+        return clone(_diagonal_of(x, diagonal))
     if x.ndim != 1:
         raise ShapeError(message("diag", f"x has {x.ndim} axes, 1 or 2 are needed", "pass a vector or a matrix",
                                  x=x.shape))

@@ -11,6 +11,7 @@ import numpy as np
 from alpha.backend import FLOAT_DTYPES
 from alpha.errors import DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import grad_enabled, no_grad
+from alpha.inplace.kin import own
 from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import DType
 from alpha.inputs.ints import as_int, has_bool
@@ -20,6 +21,7 @@ from alpha.ops.checks import on_host, slice_bounds
 from alpha.ops.create import arange, zeros
 from alpha.ops.elementwise import where
 from alpha.ops.index import to_axis
+from alpha.ops.logic import clone
 from alpha.ops.pool import pool_gather
 from alpha.ops.reduce import Shape, normal_axis
 from alpha.ops.shape import Range, reshape, slice_axes, split, stack, take
@@ -274,7 +276,8 @@ def tile(x: Tensor, counts: Sequence[int]) -> Tensor:
     shape = (1,) * (len(counts) - x.ndim) + x.shape
     apart = [n for m in shape for n in (1, m)]
     wide = [n for c, m in zip(counts, shape) for n in (c, m)]
-    return reshape(reshape(x, apart).expand(wide), [c * m for c, m in zip(counts, shape)])
+    y = reshape(reshape(x, apart).expand(wide), [c * m for c, m in zip(counts, shape)])
+    return own(y) if prod(counts) > 1 else clone(y)
 
 
 @checked

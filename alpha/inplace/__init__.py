@@ -14,18 +14,31 @@ from alpha import versions
 from alpha.backend import get_backend
 from alpha.errors import DTypeError, GraphError, ShapeError, message
 from alpha.graph import grad_enabled
+from alpha.inplace import kin
 
 if TYPE_CHECKING:
     from alpha.tensor import Tensor
 
 
 def refuse_part(t: Tensor, where: str) -> None:
-    """Raises GraphError for a tensor that shares its elements with another one on some devices, or for some shapes."""
+    """Raises GraphError for a view that a gradient of alpha's own has made, which shares elements or does not."""
     if t.shares == "sometimes":
-        raise GraphError(message(where, f"the tensor of shape {t.shape} is a part or a rearrangement of another one, "
-                                 "with which it may or may not share its elements",
-                                 "to change a part of x: x[i] = x[i] + y, instead of x[i] += y; for new values of the "
-                                 "whole: x.copy_(y); for a tensor of its own: y = y + 0"))
+        raise GraphError(message(where, f"the gradient of shape {t.shape} is a part or a rearrangement of another one",
+                                 "change a copy: g = g.clone()"))
+
+
+def overwrite(where: str, t: Tensor, source: Any) -> None:
+    """Gives a tensor the elements of an array of its shape, dtype and device, and all views that share them.
+
+    Raises GraphError, with nothing changed, for an expanded tensor.
+    """
+    refuse_part(t, where)
+    followers = kin.prepare(where, t)
+    versions.about_to_change(t.device, [t.array])
+    get_backend(t.device).copy_into(t.array, source)
+    versions.note(versions.histories(t.device, [t.array]))
+    if followers:
+        kin.follow(t, followers)
 
 
 def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
@@ -40,7 +53,7 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
         raise GraphError(message(sign, f"a leaf of shape {t.shape} that requires a gradient cannot be changed in place "
                                  "while the graph is recorded", "for an update: with alpha.no_grad(): ...; for a new "
                                  f"value that is differentiable: y = t {sign[:-1]} ..."))
-    old = t.detach()
+    old = t.with_data(t.array)
     old._node, old._requires_grad = t._node, t._requires_grad
     y = op(old, old if other is t else other)
     for what, error in (("shape", ShapeError), ("dtype", DTypeError)):
@@ -48,14 +61,16 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
             raise error(message(sign, f"the tensor has {what} {getattr(t, what)}, the result {getattr(y, what)}",
                                 f"keep the {what}, or make a new tensor: y = t {sign[:-1]} ..."))
     if not y.requires_grad:
-        backend = get_backend(t.device)
-        versions.about_to_change(t.device, [t.array])
-        backend.copy_into(t.array, y.array)
-        versions.note(versions.histories(t.device, [t.array]))
-    elif t.shares:
+        overwrite(sign, t, y.array)
+    elif t.shares and t._kin is None:
         raise GraphError(message(sign, f"the tensor of shape {t.shape} shares its elements with the one that it was "
                                  "made of, whose gradient would not know", f"make a new tensor: y = t {sign[:-1]} ..."))
+    elif (shape := kin.shape_of_another(t)) is not None:
+        raise GraphError(message(sign, f"the tensor of shape {t.shape} shares its elements with another of shape "
+                                 f"{shape}, a view or what detach() returned, which would keep the old ones",
+                                 f"make a new tensor: y = t {sign[:-1]} ...; or drop the other one, or clone() it"))
     else:
         t._rebind(y.array)
+        t._kin = None
         t._node, t._requires_grad = y._node, True
     return t
