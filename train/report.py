@@ -30,7 +30,7 @@ import numpy as np
 import alpha
 from alpha.data import Dataset
 from alpha.errors import ConfigError, message
-from alpha.training.trainer import Row
+from alpha.training.history import Row
 from train.config import Config
 
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "seconds",
