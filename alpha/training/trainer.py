@@ -172,6 +172,7 @@ class Trainer:
             ConfigError: a callback has a method that nobody would call.
         """
         state, backend = self.progress, get_backend(self.device)
+        backend.prepare()       # no part of the first epoch's time
         check_callbacks(callbacks)
         check_parameters(self.optimizer, self.model, self.loss)
         for callback in callbacks:
