@@ -65,7 +65,8 @@ def test_all_flags_arrive_in_their_types():
             "--max-steps 9 --runs 1 --data-dir d --output o --import math --import json --loss smooth_l1 "
             "--tta mirror")
     config = parse(line.split())
-    other = parse("--optimizer rmsprop --momentum 0 --schedule step --step-size 2 --profile 4 --tensorboard".split())
+    other = parse(["--optimizer", "rmsprop", "--momentum", "0", "--schedule", "step", "--step-size", "2", "--profile",
+                   "4", "--tensorboard"])
     assert (other.momentum, other.step_size, other.profile, other.tensorboard) == (0.0, 2.0, 4, True)
     assert config == Config(
         model="resnet18", dataset="cifar10", device="cuda:1", epochs=3, batch_size=8, lr=1.0, optimizer="adamw",

@@ -119,8 +119,8 @@ class Config:
                            + ", ".join(f"{name} {entry.augment}" for name, entry in DATASETS.items()) + ")")
     tta: str = setting("none", "what the final test averages the outputs of: the images, with mirror, with shift by a "
                        "pixel to two sides, or with both", TTA)
-    ema: float = setting(0.0, "decay of the moving average of the weights, which is validated beside them and tested at "
-                         "the end; 0 = off", Interval(0, 1))
+    ema: float = setting(0.0, "decay of the moving average of the weights, which is validated beside them and tested "
+                         "at the end; 0 = off", Interval(0, 1))
     clip: float = setting(0.0, "largest norm of the whole gradient; 0 = off", Interval(0, LARGE, "[]"))
     val_size: float = setting(0.1, "validation images held out of training: a share below 1, or a number",
                               Interval(0, 1 << 31))

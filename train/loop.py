@@ -175,8 +175,8 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
     for name, (epoch, result) in tested.items():
         if not math.isfinite(result.loss):
             raise session.diverged(f"the test loss of the {name} weights is {result.loss}", session.progress.step)
-        print(f"{name} {session.tested}, epoch {epoch}: test loss {result.loss:.4f}, accuracy {100 * result.accuracy:.2f} %",
-              flush=True)
+        print(f"{name} {session.tested}, epoch {epoch}: test loss {result.loss:.4f}, accuracy "
+              f"{100 * result.accuracy:.2f} %", flush=True)
     report.write_summary(session.output, {"test_accuracy": final.accuracy, "precision": session.config.precision,
                                           "tested": session.tested, **{
         name: {"epoch": epoch, "loss": result.loss, "accuracy": result.accuracy}
@@ -261,5 +261,6 @@ def evaluate_checkpoint(config: Config) -> float:
     if not math.isfinite(result.loss):
         raise AnomalyError(message("evaluate", f"the test loss of {found[1]} is {result.loss}",
                                    "test another checkpoint, or in another --precision"))
-    print(f"{found[1]}, {session.tested}: test loss {result.loss:.4f}, {len(data.test_labels)} images of {config.dataset}", flush=True)
+    print(f"{found[1]}, {session.tested}: test loss {result.loss:.4f}, {len(data.test_labels)} images of "
+          f"{config.dataset}", flush=True)
     return result.accuracy

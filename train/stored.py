@@ -24,7 +24,8 @@ SHARE = Number(0, 1)
 ROW = Record({"epoch": Integer(1), "step": Integer(1), "train_loss": Number(), "train_accuracy": SHARE,
               "val_loss": Maybe(Number()), "val_accuracy": Maybe(SHARE), "lr": Number(), "seconds": Number(0),
               "images_per_second": Number(0), "peak_memory_mib": Number(0)},
-             optional={"ema_val_loss": Maybe(Number()), "ema_val_accuracy": Maybe(SHARE), "loss_scale": Maybe(Number()), "skipped_steps": Maybe(Integer(0))})
+             optional={"ema_val_loss": Maybe(Number()), "ema_val_accuracy": Maybe(SHARE),
+                       "loss_scale": Maybe(Number()), "skipped_steps": Maybe(Integer(0))})
 PROGRESS = Record({"epoch": Integer(0), "step": Integer(0), "loss_sum": Number(), "correct": Integer(0),
                    "images": Integer(0), "seconds": Number(0), "history": Items(ROW)})
 SETTINGS = Table(AnyOf((Items(Scalar()), Scalar())))

@@ -17,7 +17,7 @@ from alpha.nn.module import modes_kept
 from alpha.precision import MODES
 from alpha.precision import precision as in_precision
 from alpha.training import settings as of_settings
-from alpha.training.callback import Lines, as_callbacks
+from alpha.training.callback import Callback, Lines, as_callbacks
 from alpha.training.effects import check_parameters
 from alpha.training.history import History
 from alpha.training.metrics import Metric, accuracy, named
@@ -39,8 +39,8 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
         history["val_accuracy"]
 
     Args:
-        model: computes the outputs of a batch. Parts of it that are in inference mode stay so: a frozen batch norm
-            keeps its statistics. A model that is in inference mode as a whole is trained as a whole.
+        model: computes the outputs of a batch. Parts in inference mode stay so (a frozen batch norm keeps its
+            statistics); a model that is in inference mode as a whole is trained as a whole.
         train_data, val_data: (images, labels), or what alpha.data.DataLoader takes; or a DataLoader, or any object with
             a length that yields batches (x, y), anew each time it is iterated over.
         epochs, max_steps: passes over train_data; it ends after max_steps steps, if epochs has not ended before.
@@ -62,8 +62,7 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
     Returns:
         the History; the model is left in the modes that it had, with the last weights.
     Raises:
-        ConfigError: a name or a setting is unknown, or has no effect beside another one; the optimizer has parameters
-            that the model does not have, or a step of it does not change the model.
+        ConfigError: a name or a setting is unknown, or has no effect; the optimizer does not change this model.
         AnomalyError: the loss is not finite.
     """
     watchers = as_callbacks(callbacks)
@@ -73,26 +72,29 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
     train, val = of_settings.loaders(
         train_data, val_data, dict(batch_size=batch_size, mean=mean, std=std, workers=workers, processes=processes),
         dict(augment=augment, seed=seed, drop_last=drop_last), place)
-    total = epochs * len(train)
-    made = of_settings.optimizer_of(model, optimizer, lr, schedule, warmup_steps, settings, dict(
-        total_steps=total, steps_per_epoch=len(train), epochs=epochs), min(total, max_steps or total),
-        parameters_of(fit))
+    course = dict(total_steps=epochs * len(train), steps_per_epoch=len(train), epochs=epochs)
+    made = of_settings.optimizer_of(model, optimizer, lr, schedule, warmup_steps, settings, course,
+                                    max_steps or course["total_steps"], parameters_of(fit))
     mode, measure = precision or config.precision, find_loss("fit", loss)
     check_parameters(made, model, measure)
-    run = Trainer(model, made, measure, _metrics(metrics, loss), epochs=epochs,
-                  steps_per_epoch=len(train), max_steps=max_steps, clip=clip,
+    run = Trainer(model, made, measure, _metrics(metrics, loss), epochs=epochs, steps_per_epoch=len(train),
+                  max_steps=max_steps, clip=clip,
                   ema=optim.ExponentialMovingAverage(model, ema) if ema else None,
                   scaler=optim.LossScaler(place) if mode in MODES and MODES[mode].scales_loss else None)
-    frozen = not any(m.training for m in model.modules())
     try:
-        with in_precision(precision) if precision else nullcontext(), modes_kept(model) if frozen else nullcontext():
-            return run.run(lambda epoch, step: _epoch_of(train, epoch, step),
-                           lambda: None if val is None else run.evaluate(val),
-                           [*([Lines(epochs)] if progress else []), *watchers])
+        return _made(run, train, val, [*([Lines(epochs)] if progress else []), *watchers], precision)
     finally:
         for made_here, data in ((train, train_data), (val, val_data)):
             if made_here is not data and isinstance(made_here, DataLoader):
                 made_here.close()
+
+
+def _made(run: Trainer, train: Any, val: Any, callbacks: list[Callback], precision: str | None) -> History:
+    """Makes a run; a model that is in inference mode as a whole is so again afterwards."""
+    rests = not any(m.training for m in run.model.modules())
+    with in_precision(precision) if precision else nullcontext(), modes_kept(run.model) if rests else nullcontext():
+        return run.run(lambda epoch, step: _epoch_of(train, epoch, step),
+                       lambda: None if val is None else run.evaluate(val), callbacks)
 
 
 def _epoch_of(batches: Any, epoch: int, step: int) -> Iterable[Any]:

@@ -86,7 +86,7 @@ def optimizer_of(model: Module, what: Any, lr: Any, schedule: Any, warmup_steps:
     Args:
         lr, schedule: None where they are not given.
         course: what a schedule is told of the run.
-        steps: how many the run makes at most.
+        steps: after how many the run ends, if its epochs have not ended before.
         others: names of fit's own settings, one of which may have been meant.
     Raises:
         ConfigError: a setting is unknown, or would have no effect beside another one.
@@ -144,10 +144,11 @@ def _check_beside(what: Any, lr: Any, schedule: Any, warmup_steps: int, settings
 def _schedule(function: Callable[..., Any], warmup_steps: int, lr: Any, course: dict[str, Any], steps: int
               ) -> float | Schedule:
     """Returns the learning rate of a run: a number where it stays the same, so that others may lower it."""
+    total = course["total_steps"]
+    steps = min(steps, total)
     if warmup_steps > steps:
         raise ConfigError(message("fit", f"warmup_steps={warmup_steps} is beyond the run, which has {steps} steps: lr="
                                   f"{_short(lr)} is never reached", "lower warmup_steps, or train for more epochs"))
-    total = course["total_steps"]
     late = [s for s in (course.get("milestones") or ()) if isinstance(s, int) and s >= total]
     if function is multistep and late:
         raise ConfigError(message("fit", f"milestones has {late[0]}, the run has {total} steps: it is never reached",
