@@ -37,6 +37,9 @@ class Backend(Protocol):
     def check(self, device: str) -> None:
         """Raises DeviceError if this device is not there."""
 
+    def prepare(self) -> None:
+        """Does what the first op would have to wait for, once: loads the kernels of the CPU, and compiles them."""
+
     def by_equation(self, op: Any) -> None:
         """Gives an op with an equation an implementation, where this kind of device makes kernels of equations."""
 

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -43,7 +43,8 @@ _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
 def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str],
-          link: Sequence[str] | None = ("-shared",), suffix: str = ".so", include_dirs: Sequence[Path] = ()) -> Path:
+          link: Sequence[str] | None = ("-shared",), suffix: str = ".so", include_dirs: Sequence[Path] = (),
+          told: str = "") -> Path:
     """Returns the path of the binary made from `sources`, compiling it if the cache has no sound copy.
 
     Args:
@@ -54,6 +55,7 @@ def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Se
         link: further flags of the link; None: there is one source, and the compiler turns it into the binary at once.
         suffix: last part of the file's name.
         include_dirs: where quoted includes are found besides the including file's directory; `flags` must say so too.
+        told: what is compiled, in a line on stderr that grows as it goes on; "": it takes too short a time for that.
     Raises:
         CompileError: if the compiler fails or is not there; nothing is published then.
     """
@@ -62,12 +64,13 @@ def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Se
     if _sound(entry):
         _say(f"{entry} comes from the cache")
         return entry
-    with _locked(entry):
+    with _locked(entry, told):
         if not _sound(entry):
             _sweep(entry.parent)
             with tempfile.TemporaryDirectory(dir=entry.parent, prefix=f".{name}-") as work:
                 binary = Path(work) / entry.name
-                _compile(sources, compiler, flags, link, binary)
+                with _Told(told, compiler, len(sources)) as line:
+                    _compile(sources, compiler, flags, link, binary, line.one_is_done)
                 digest = Path(work) / "digest"
                 digest.write_text(_digest(binary))
                 os.replace(binary, entry)
@@ -208,11 +211,44 @@ def _sound(entry: Path) -> bool:
 
 
 @contextmanager
-def _locked(entry: Path) -> Iterator[None]:
+def _locked(entry: Path, told: str = "") -> Iterator[None]:
     with open(entry.with_name(entry.name + ".lock"), "w") as lock:
         if fcntl:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by the death of the process
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if told:
+                    print(f"alpha: another process compiles {told}: waiting for it", file=sys.stderr, flush=True)
+                fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by the death of the process
         yield
+
+
+class _Told:
+    """For a block that compiles: a line on stderr that says so at its beginning, how far it is, and how long it took.
+    """
+
+    def __init__(self, what: str, compiler: Sequence[str], count: int) -> None:
+        self.what, self.compiler, self.count = what, compiler, count
+        self.done, self.start = 0, time.perf_counter()
+
+    def __enter__(self) -> _Told:
+        self._write(f"alpha: compiling {self.what} with {self.compiler[0]}, once on this machine, {self.count} files:")
+        return self
+
+    def one_is_done(self) -> None:
+        """Notes that a file is compiled; each tenth of them is told."""
+        with _saying:
+            self.done += 1
+            if self.done * 10 // self.count > (self.done - 1) * 10 // self.count:
+                self._write(f" {self.done * 100 // self.count}%")
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._write(f" {'done' if kind is None else 'failed'} after {time.perf_counter() - self.start:.0f} s\n")
+
+    def _write(self, text: str) -> None:
+        if self.what and sys.stderr is not None:
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def source_key(source: Path, include_dirs: Sequence[Path], more: Sequence[str]) -> str:
@@ -280,7 +316,7 @@ def cores() -> int:
 
 
 def _compile(sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str], link: Sequence[str] | None,
-             binary: Path) -> None:
+             binary: Path, one_is_done: Callable[[], None] = lambda: None) -> None:
     """Compiles into the directory of `binary`, which is the only file that matters afterwards."""
     if link is None:
         _run([*compiler, *flags, str(sources[0]), "-o", str(binary)], f"compiling {sources[0].name}")
@@ -289,6 +325,7 @@ def _compile(sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[s
 
     def compile_one(source: Path, target: str) -> None:
         _run([*compiler, *flags, "-c", str(source), "-o", target], f"compiling {source.name}")
+        one_is_done()
 
     with ThreadPoolExecutor(cores()) as pool:
         list(pool.map(compile_one, sources, objects))

@@ -235,7 +235,8 @@ def compare(alpha_model: Any, torch_model: Any, input_shape: tuple[int, ...], *,
     case = Case(type(alpha_model).__name__, batch_size, precision, device)
     check_names(configurations, [precision], device)
     checks.same_parameters(alpha_model.num_parameters(), sum(p.numel() for p in torch_model.parameters()))
-    kept, mode = {k: t.numpy() for k, t in alpha_model.state_dict().items()}, alpha_model.training
+    kept = {k: t.numpy() for k, t in alpha_model.state_dict().items()}
+    modes = [(m, m.training) for m in alpha_model.modules()]
     home = next((p.device for p in alpha_model.parameters()), "cpu")
     twin = with_weights_of(alpha_model, copy.deepcopy(torch_model))
     batches, rows = batches_for(alpha_model, input_shape, batch_size), []
@@ -253,7 +254,9 @@ def compare(alpha_model: Any, torch_model: Any, input_shape: tuple[int, ...], *,
             if found.kind == "eager":
                 eager_ms[name] = rows[-1]["ms"]["torch"]
     finally:
-        alpha_model.to(home).train(mode).load_state_dict(kept)
+        alpha_model.to(home).load_state_dict(kept)
+        for m, training in modes:
+            m.training = training
         alpha_model.zero_grad()
     print("\n".join(compare_tables.steps(rows)))
     return rows
@@ -262,11 +265,10 @@ def compare(alpha_model: Any, torch_model: Any, input_shape: tuple[int, ...], *,
 def batches_for(alpha_model: Any, input_shape: tuple[int, ...], batch_size: int) -> list[Batch]:
     """Returns batches for a network, with labels for as many classes as it tells apart."""
     import alpha
+    from alpha.nn.module import evaluating
     device = next((p.device for p in alpha_model.parameters()), "cpu")
-    mode = alpha_model.training
-    with alpha.no_grad():
-        y = alpha_model.eval()(alpha.zeros((1, *input_shape), device=device))
-    alpha_model.train(mode)
+    with evaluating(alpha_model), alpha.no_grad():
+        y = alpha_model(alpha.zeros((1, *input_shape), device=device))
     return image_batches(batch_size, input_shape, y.shape[1] if y.ndim == 2 else 1)
 
 

@@ -273,3 +273,32 @@ def test_default_directory_follows_xdg(tmp_path, monkeypatch):
     with config(cache_dir=""):
         assert cache_dir() == tmp_path / "alpha"
     assert (tmp_path / "alpha").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_long_compilation_is_one_line_that_grows(tmp_path, cache, cxx, capsys):
+    sources = [tmp_path / f"s{k}.cpp" for k in range(4)]
+    for k, source in enumerate(sources):
+        source.write_text(f"int f{k}() {{ return {k}; }}\n")
+    build("told", sources, cxx, FLAGS, told="the CPU kernels")
+    line = capsys.readouterr().err
+    assert re.fullmatch(rf"alpha: compiling the CPU kernels with {re.escape(cxx[0])}, once on this machine, 4 files: "
+                        r"25% 50% 75% 100% done after \d+ s\n", line)
+    build("told", sources, cxx, FLAGS, told="the CPU kernels")
+    assert capsys.readouterr().err == ""
+    sources[0].write_text("no C++")
+    with pytest.raises(CompileError):
+        build("told", sources, cxx, FLAGS, told="the CPU kernels")
+    assert re.search(r" failed after \d+ s\n$", capsys.readouterr().err)
+
+
+def test_waiting_for_another_process_that_compiles_is_told(tmp_path, cache, cxx, capsys):
+    fcntl = pytest.importorskip("fcntl")
+    import threading
+    source = write_source(tmp_path)
+    path = build("held", [source], cxx, FLAGS)
+    path.unlink()
+    with open(path.with_name(path.name + ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        threading.Timer(0.3, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
+        assert build("held", [source], cxx, FLAGS, told="the CPU kernels") == path
+    assert "another process compiles the CPU kernels: waiting for it\n" in capsys.readouterr().err

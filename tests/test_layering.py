@@ -87,6 +87,7 @@ MAY_IMPORT = {
     "alpha.training": {"alpha.training", "alpha.data", "alpha.nn", "alpha.optim", "alpha.ops", "alpha.tensor",
                        "alpha.capture", "alpha.graph", "alpha.precision", "alpha.profiler", "alpha.backend",
                        "alpha.config", "alpha.errors", "alpha.inputs", "alpha.methods"},
+    "alpha.training.effects": {"alpha.errors", "alpha.nn", "alpha.optim", "alpha.tensor", "alpha.versions"},
     "alpha.testing": {"alpha.testing", "alpha.gradcheck", "alpha.methods", "alpha.op", "alpha.ops", "alpha.tensor"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.errors"},

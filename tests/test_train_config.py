@@ -59,21 +59,24 @@ def test_no_flags_train_lenet5_on_digits():
 
 def test_all_flags_arrive_in_their_types():
     line = ("--model resnet18 --dataset cifar10 --device cuda:1 --epochs 3 --batch-size 8 --lr 1 --optimizer adamw "
-            "--schedule multistep --milestones 0.25,0.5 --gamma 0.2 --step-size 2 --warmup 1.5 --momentum 0 "
+            "--schedule multistep --milestones 0.25,0.5 --gamma 0.2 --warmup 1.5 --drop-last "
             "--weight-decay 0 --label-smoothing 0.1 --augment crop=2,flip --ema 0.99 --clip 1 --seed 7 "
             "--precision bf16 --algorithm fft --recompute full --val-size 500 --resume a.safetensors --evaluate "
             "--max-steps 9 --runs 1 --data-dir d --output o --import math --import json --loss smooth_l1 "
-            "--profile 4 --tensorboard --tta mirror")
+            "--tta mirror")
     config = parse(line.split())
+    other = parse(["--optimizer", "rmsprop", "--momentum", "0", "--schedule", "step", "--step-size", "2", "--profile",
+                   "4", "--tensorboard"])
+    assert (other.momentum, other.step_size, other.profile, other.tensorboard) == (0.0, 2.0, 4, True)
     assert config == Config(
         model="resnet18", dataset="cifar10", device="cuda:1", epochs=3, batch_size=8, lr=1.0, optimizer="adamw",
-        schedule="multistep", milestones=(0.25, 0.5), gamma=0.2, step_size=2.0, warmup=1.5, momentum=0.0,
+        schedule="multistep", milestones=(0.25, 0.5), gamma=0.2, warmup=1.5, drop_last=True,
         weight_decay=0.0, label_smoothing=0.1, augment="crop=2,flip", ema=0.99, clip=1.0, seed=7, precision="bf16",
         algorithm="fft", recompute="full", val_size=500.0, resume="a.safetensors", evaluate=True, max_steps=9, runs=1,
-        data_dir="d", output="o", imports=("math", "json"), loss="smooth_l1", profile=4, tensorboard=True, tta="mirror")
+        data_dir="d", output="o", imports=("math", "json"), loss="smooth_l1", tta="mirror")
     default = Config()
     same = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) == getattr(default, f.name)]
-    assert same == ["runs"]
+    assert same == ["momentum", "step_size", "runs", "profile", "tensorboard"]
     for f in dataclasses.fields(config):
         assert type(getattr(config, f.name)) is f.metadata["kind"], f.name
 
@@ -117,7 +120,7 @@ def test_every_schedule_has_a_course_of_its_own():
 
 @needs_tomllib
 def test_flags_beat_the_file_and_the_file_beats_the_defaults(tmp_path):
-    path = toml(tmp_path, 'epochs = 5\nlr = 1\noptimizer = "adamw"\nmilestones = [0.5]\n'
+    path = toml(tmp_path, 'epochs = 5\nlr = 1\noptimizer = "adamw"\nschedule = "multistep"\nmilestones = [0.5]\n'
                 'evaluate = true\nresume = "a"\n')
     config = parse(["--config", path, "--epochs", "7", "--no-evaluate"])
     assert (config.epochs, config.lr, config.optimizer, config.milestones) == (7, 1.0, "adamw", (0.5,))
@@ -126,11 +129,12 @@ def test_flags_beat_the_file_and_the_file_beats_the_defaults(tmp_path):
 
 @needs_tomllib
 def test_round_trips(tmp_path):
-    config = parse(["--output", 'a "b" \\ é', "--max-steps", "3", "--lr", "1e-7", "--milestones", "0.1,0.2"])
+    config = parse(["--output", 'a "b" \\ é', "--max-steps", "3", "--lr", "1e-7", "--schedule", "multistep",
+                    "--milestones", "0.1,0.2"])
     assert Config.from_dict(config.to_dict()) == config
     assert parse(["--config", toml(tmp_path, config.to_toml())]) == config
     assert parse(["--config", toml(tmp_path, Config().to_toml())]) == Config()
-    config = parse(["--config", toml(tmp_path, "milestones = []")])
+    config = parse(["--config", toml(tmp_path, 'schedule = "multistep"\nmilestones = []')])
     assert config.milestones == () and parse(["--config", toml(tmp_path, config.to_toml())]) == config
 
 
@@ -188,6 +192,29 @@ def test_contradictions_are_refused():
     assert "--device cuda" in refusal("--device", "cpu", "--precision", "bf16")
     assert "--resume" in refusal("--evaluate")
     assert "auto for 2 runs" in refusal("--runs", "2", "--resume", "x")
+
+
+@pytest.mark.parametrize("argv, both", [
+    (["--optimizer", "adam", "--momentum", "0.9"], ("--momentum", "--optimizer adam")),
+    (["--gamma", "0.1"], ("--gamma", "--schedule cosine")),
+    (["--schedule", "multistep", "--step-size", "3"], ("--step-size", "--schedule multistep")),
+    (["--schedule", "step", "--milestones", "0.5"], ("--milestones", "--schedule step")),
+    (["--data-dir", "d"], ("--data-dir", "--dataset digits")),
+    (["--data-dir", "d", "--dataset", "synthetic"], ("--data-dir", "--dataset synthetic")),
+    (["--evaluate", "--resume", "auto", "--runs", "3"], ("--runs", "--evaluate")),
+    (["--evaluate", "--resume", "a", "--profile", "3"], ("--profile", "--evaluate")),
+    (["--evaluate", "--resume", "a", "--tensorboard"], ("--tensorboard", "--evaluate"))])
+def test_a_flag_without_effect_beside_another_is_refused(argv, both):
+    text = refusal(*argv)
+    assert f"{both[0]} has no effect beside {both[1]}\nhelp: leave out {both[0]}" in text
+
+
+@needs_tomllib
+def test_a_file_of_all_settings_serves_beside_a_flag_that_makes_some_of_them_moot(tmp_path):
+    path = toml(tmp_path, parse(["--schedule", "exponential", "--dataset", "cifar10", "--data-dir", "d"]).to_toml())
+    assert parse(["--config", path, "--schedule", "cosine"]).gamma == 0.95
+    assert "--momentum has no effect beside --optimizer adam" in refusal(
+        "--config", toml(tmp_path, 'optimizer = "adam"\nmomentum = 0.5'))
 
 
 def test_unknown_arguments_are_refused():

@@ -21,7 +21,6 @@ def steps(config: Config, classes: int = CLASSES) -> None:
                    images, labels, images, labels)
     with alpha.config(precision=config.precision, conv_algorithm=config.algorithm, recompute=config.recompute):
         session = Session(config, classes, count)
-        session.model.train()
         for x, y in Images(images, labels, data, config.device).batches(count, augment=Augment.parse(config.augment)):
             session.step(x, y)
         with session.averaged():

@@ -30,6 +30,7 @@ from alpha.start import STATUSES, Parser
 from alpha.training.registries import LOSSES, OPTIMIZERS, SCHEDULES
 from train.data import DATASETS
 from train.imports import import_all, imports_of
+from train.moot import refuse_without_effect
 
 PRECISIONS = tuple(MODES)
 TTA = ("none", "mirror", "shift", "mirror_shift")
@@ -80,7 +81,8 @@ class Config:
                                        "optimizers, schedules or losses of your own; may be given several times")
     model: str = setting("lenet5", "network to train; --list-models shows all")
     dataset: str = setting("digits", "images to learn", DATASETS)
-    data_dir: str | None = setting(None, "CIFAR archive (.tar.gz), its extracted folder, or a folder with either",
+    data_dir: str | None = setting(None, "CIFAR archive (.tar.gz), its extracted folder, or a folder with either; "
+                                  "what a data set of your own reads",
                                    kind=str)
     output: str = setting("runs/lenet5-digits", "folder for config, metrics, plots and checkpoints "
                           "(default: runs/MODEL-DATASET)")
@@ -95,11 +97,12 @@ class Config:
     max_steps: int | None = setting(None, "stop after this many steps in all, if epochs has not ended before",
                                     Interval(1, MOST_STEPS, "[]"), int)
     batch_size: int = setting(32, "images per step", Interval(1, 1 << 20, "[]"))
+    drop_last: bool = setting(False, "leave out the last batch of an epoch where it is not full")
     optimizer: str = setting("sgd", "update rule", OPTIMIZERS)
     lr: float = setting(OPTIMIZERS["sgd"].lr, "largest learning rate (default: by optimizer, "
                         + ", ".join(f"{name} {entry.lr:g}" for name, entry in OPTIMIZERS.items()) + ")",
                         Interval(0, LARGE, "(]"))
-    momentum: float = setting(0.9, "momentum of sgd and rmsprop", Interval(0, 1))
+    momentum: float = setting(0.9, "momentum of sgd, rmsprop and others that take it", Interval(0, 1))
     weight_decay: float = setting(5e-4, "pull of the weights towards 0", Interval(0, LARGE, "[]"))
     schedule: str = setting("cosine", "course of the learning rate", SCHEDULES)
     warmup: float = setting(0.0, "epochs in which the learning rate rises linearly from 0", Interval(0))
@@ -116,7 +119,8 @@ class Config:
                            + ", ".join(f"{name} {entry.augment}" for name, entry in DATASETS.items()) + ")")
     tta: str = setting("none", "what the final test averages the outputs of: the images, with mirror, with shift by a "
                        "pixel to two sides, or with both", TTA)
-    ema: float = setting(0.0, "decay of the moving average of the weights that is evaluated; 0 = off", Interval(0, 1))
+    ema: float = setting(0.0, "decay of the moving average of the weights, which is validated beside them and tested "
+                         "at the end; 0 = off", Interval(0, 1))
     clip: float = setting(0.0, "largest norm of the whole gradient; 0 = off", Interval(0, LARGE, "[]"))
     val_size: float = setting(0.1, "validation images held out of training: a share below 1, or a number",
                               Interval(0, 1 << 31))
@@ -290,22 +294,24 @@ def parse(argv: Sequence[str] | None = None) -> Config:
         if isinstance(value, list) and name != "imports":  # argparse makes one of `--lr=--`
             command.error(f"argument --{name.replace('_', '-')}: expected one argument")
     path, listing = flags_given.pop("config", None), flags_given.pop("list_models", False)
-    values = {} if path is None else read_toml(RECIPES / f"{path}.toml" if path in recipes() else Path(path))
+    file = {} if path is None else read_toml(RECIPES / f"{path}.toml" if path in recipes() else Path(path))
     kinds = {f.name: f.metadata["kind"] for f in dataclasses.fields(Config)}
-    values |= {name: value if name == "imports" else _from_text(name, kinds[name], value)
-               for name, value in flags_given.items()}
+    values = file | {name: value if name == "imports" else _from_text(name, kinds[name], value)
+                     for name, value in flags_given.items()}
     field_of = {f.name: f for f in dataclasses.fields(Config)}
     import_all(_checked(field_of["imports"], values.get("imports", ())))
     if listing:
         print("\n".join(models.list()))
         raise SystemExit(0)
     try:
-        return Config.from_dict(values)
+        config = Config.from_dict(values)
     except ConfigError as error:
         missing = IMPORTED in str(error) and missing_imports({"imports": imports_of(values)}, values.get("imports", ()))
         if missing:
             raise ConfigError(f"{error}; the run was started with{missing}") from error
         raise
+    refuse_without_effect(config, flags_given, file)
+    return config
 
 
 def recipes() -> list[str]:

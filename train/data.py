@@ -33,7 +33,8 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = True, s
     Args:
         name: a key of DATASETS: cifar10, cifar100, digits, synthetic.
         data_dir: for CIFAR, the python or binary archive (.tar.gz), its extracted folder, or a folder that holds
-            either. Without it ./data is searched.
+            either. Without it ./data is searched. Data sets that read no files do not look at it; the command line
+            refuses --data-dir for them.
         download: whether CIFAR may be downloaded to ./data if it is not there and data_dir is None.
         seed: of the synthetic images; nothing else depends on it.
     Raises:
@@ -126,7 +127,7 @@ def _digits_table() -> np.ndarray:
 
 
 @register_dataset(augment="crop=2")  # half a pixel of the original; no flip, as a mirrored digit is another shape
-def digits(data_dir: Path | None, download: bool, seed: int) -> Dataset:
+def digits() -> Dataset:
     """1,797 handwritten digits of 8x8 pixels and 17 grey levels, as 32x32x3: each pixel becomes 4x4 equal ones.
 
     The test set is a fixed fifth, 360 images, with every digit in proportion; 1,437 images remain for training.
@@ -143,7 +144,7 @@ def digits(data_dir: Path | None, download: bool, seed: int) -> Dataset:
 
 
 @register_dataset
-def synthetic(data_dir: Path | None, download: bool, seed: int) -> Dataset:
+def synthetic(seed: int) -> Dataset:
     """8,192 + 2,048 images of ten random 8x8 colour patterns, enlarged to 32x32 and mixed with as much noise."""
     train, total, num_classes = 8192, 10240, 10
     stream = STREAMS["synthetic"]

@@ -15,6 +15,7 @@ from alpha.data import Augment, Dataset, Images
 from alpha.data import split as split_off
 from alpha.data.sets import Split
 from alpha.errors import AnomalyError, CheckpointError, message
+from alpha.nn.module import evaluating
 from alpha.tensor import Tensor
 from alpha.training import Callback, Trainer
 from alpha.training.registries import Loss, cross_entropy
@@ -56,7 +57,7 @@ class Evaluation:
 
 def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dataset, *, batch_size: int, device: str,
              loss: Loss = cross_entropy, tta: str = "none", check: Callable[[], None] = lambda: None) -> Evaluation:
-    """Runs a model in inference mode over images.
+    """Runs a model in inference mode over images, and gives each of its modules its own mode back.
 
     Args:
         images, labels: shapes (N, H, W, C), NHWC, uint8, and (N,), int64; N at least 1.
@@ -68,8 +69,7 @@ def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dat
     """
     confusion = np.zeros((len(data.classes), len(data.classes)), np.int64)
     loss_sum, predicted, confidence = 0.0, [], []
-    model.eval()
-    with alpha.no_grad():
+    with evaluating(model), alpha.no_grad():
         for x, y in Images(images, labels, data, device).batches(batch_size, shuffle=False):
             check()
             logits = averaged(model, views(x, tta))
@@ -141,7 +141,7 @@ def fit(session: Session, split: Split, data: Dataset, stop: StopRequest, callba
 
     try:
         session.run(lambda epoch, step: images.batches(config.batch_size, seed=config.seed, epoch=epoch,
-                                                       start_step=step, augment=augment),
+                                                       start_step=step, augment=augment, drop_last=config.drop_last),
                     validated, [Shell(session, stop), *callbacks])
     except Interrupted as interrupted:
         session.save(LAST)
@@ -151,19 +151,18 @@ def fit(session: Session, split: Split, data: Dataset, stop: StopRequest, callba
 
 
 def validate(session: Session, split: Split, data: Dataset, check: Callable[[], None]) -> Evaluation | None:
-    """Evaluates the weights (with --ema their average) on the validation images; None if none are held out."""
+    """Evaluates the model as it is on the validation images; None if none are held out."""
     if not len(split.val_labels):
         return None
-    with session.averaged():
-        return evaluate(session.model, split.val_images, split.val_labels, data, loss=session.plain_loss,
-                        batch_size=session.config.batch_size, device=session.config.device, check=check)
+    return evaluate(session.model, split.val_images, split.val_labels, data, loss=session.plain_loss,
+                    batch_size=session.config.batch_size, device=session.config.device, check=check)
 
 
 def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> float:
     """Reads the test set, for the one time: writes summary.json and the pictures, returns the final test accuracy.
 
-    The rule: final are the last weights, because the schedule ends there and they owe nothing to luck on a few
-    validation images. The weights that did best on those are tested too and reported beside them.
+    The rule: final are the last weights, with --ema their moving average, because the schedule ends there and they owe
+    nothing to luck on a few validation images. Those that did best on them are tested too and reported beside them.
     Raises:
         AnomalyError: if a test loss is not finite; then nothing is written.
     """
@@ -176,9 +175,10 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
     for name, (epoch, result) in tested.items():
         if not math.isfinite(result.loss):
             raise session.diverged(f"the test loss of the {name} weights is {result.loss}", session.progress.step)
-        print(f"{name} weights, epoch {epoch}: test loss {result.loss:.4f}, accuracy {100 * result.accuracy:.2f} %",
-              flush=True)
-    report.write_summary(session.output, {"test_accuracy": final.accuracy, "precision": session.config.precision, **{
+        print(f"{name} {session.tested}, epoch {epoch}: test loss {result.loss:.4f}, accuracy "
+              f"{100 * result.accuracy:.2f} %", flush=True)
+    report.write_summary(session.output, {"test_accuracy": final.accuracy, "precision": session.config.precision,
+                                          "tested": session.tested, **{
         name: {"epoch": epoch, "loss": result.loss, "accuracy": result.accuracy}
         for name, (epoch, result) in tested.items()}})
     if report.can_plot():
@@ -230,6 +230,7 @@ def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
     init_from_data(session.model, split, data, config.device)
     session.start(found)
     report.write_config(output, config)
+    session.say_what_is_not_reached()
     print(f"{config.model}, {session.model.num_parameters():,} parameters, on {config.device} in {config.precision}"
           f"{ON_THE_CPU.get(config.precision, '') if config.device == 'cpu' else ''}; {config.dataset}: "
           f"{len(split.train_labels)} images to train, {len(split.val_labels)} to validate, {len(data.test_labels)} to "
@@ -260,5 +261,6 @@ def evaluate_checkpoint(config: Config) -> float:
     if not math.isfinite(result.loss):
         raise AnomalyError(message("evaluate", f"the test loss of {found[1]} is {result.loss}",
                                    "test another checkpoint, or in another --precision"))
-    print(f"{found[1]}: test loss {result.loss:.4f}, {len(data.test_labels)} images of {config.dataset}", flush=True)
+    print(f"{found[1]}, {session.tested}: test loss {result.loss:.4f}, {len(data.test_labels)} images of "
+          f"{config.dataset}", flush=True)
     return result.accuracy

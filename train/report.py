@@ -1,13 +1,15 @@
 """What a run leaves in its output directory, and what it says on the way.
 
     config.toml     the resolved settings, with the versions that ran; --config reads it back
-    metrics.csv     one line per epoch; the loss scale and the steps skipped so far in fp16
+    metrics.csv     one line per epoch; val_ is of the weights, with --ema ema_val_ of their average; the loss scale
+                    and the steps skipped so far in fp16
     curves.png      loss and accuracy over the epochs           (the pictures need matplotlib)
     confusion.png   which class of the test set was taken for which
     images.png      some images of the test set with what they were taken for, and those that were taken wrongly
     profile.txt     with --profile: times and memory by op, layer and kernel; profile.json shows them over time
     tensorboard/    with --tensorboard: curves and pictures
-    summary.json    test loss and accuracy of the last weights, and of the best ones on the validation images
+    summary.json    test loss and accuracy of the last weights, and of the best ones on the validation images, with
+                    --ema of their moving averages: "tested" says which
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ import numpy as np
 import alpha
 from alpha.data import Dataset
 from alpha.errors import ConfigError, message
-from alpha.training.trainer import Row
+from alpha.training.history import Row
 from train.config import Config
 
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "seconds",
            "images_per_second", "peak_memory_mib", "loss_scale", "skipped_steps")
+AVERAGED = ("ema_val_loss", "ema_val_accuracy")     # of the moving average, behind val_accuracy, in runs with --ema
 ARTIFACTS = ("config.toml", "metrics.csv", "curves.png", "confusion.png", "images.png", "summary.json", "profile.txt",
              "profile.json")
 SAMPLES, WRONG, ACROSS = 8, 16, 8   # images of images.png: drawn ones, misclassified ones, in a row
@@ -94,11 +97,15 @@ def write_config(output: Path, config: Config) -> None:
 
 
 def write_metrics(output: Path, history: Iterable[Row]) -> None:
-    """Writes metrics.csv, a line per epoch.  Losses are means per image, accuracies shares of 1; empty = no value."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    """Writes metrics.csv, a line per epoch.  Losses are means per image, accuracies shares of 1; empty = no value.
+
+    val_ is of the weights, ema_val_ of their moving average.
+    """
+    text, rows, behind = io.StringIO(), list(history), COLUMNS.index("val_accuracy") + 1
+    averaged = AVERAGED if any(AVERAGED[0] in row for row in rows) else ()
+    table = csv.DictWriter(text, (*COLUMNS[:behind], *averaged, *COLUMNS[behind:]), lineterminator="\n")
     table.writeheader()
-    table.writerows(history)
+    table.writerows(rows)
     write(output / "metrics.csv", text.getvalue())
 
 
@@ -115,7 +122,8 @@ def _finite(value: Any) -> Any:
 
 def epoch_line(row: Row, epochs: int) -> str:
     """Returns what the console shows of an epoch."""
-    val = "" if row["val_loss"] is None else f"  val loss {row['val_loss']:.4f} acc {100 * row['val_accuracy']:6.2f} %"
+    val = "".join(f"  {name} loss {row[f'{key}_loss']:.4f} acc {100 * row[f'{key}_accuracy']:6.2f} %"
+                  for key, name in (("val", "val"), ("ema_val", "ema val")) if row.get(f"{key}_loss") is not None)
     scale = ""
     if row.get("loss_scale") is not None:
         scale = f"  loss scale {row['loss_scale']:g}, {row['skipped_steps']} steps skipped so far"
@@ -128,14 +136,14 @@ def epoch_line(row: Row, epochs: int) -> str:
 
 
 def plot_curves(output: Path, history: Sequence[Row]) -> None:
-    """Draws curves.png: loss and accuracy of training and validation over the epochs."""
+    """Draws curves.png: loss and accuracy of training and validation, with --ema also that of the average."""
     figure = blank_figure(9, 3.6)
     epochs = [row["epoch"] for row in history]
     for place, what, scale, label in ((1, "loss", 1, "loss"), (2, "accuracy", 100, "accuracy, %")):
         axes = figure.add_subplot(1, 2, place, xlabel="epoch", ylabel=label)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        for part, name in (("train", "training"), ("val", "validation")):
-            values = [row[f"{part}_{what}"] for row in history]
+        for part, name in (("train", "training"), ("val", "validation"), ("ema_val", "validation of the average")):
+            values = [row.get(f"{part}_{what}") for row in history]
             if None not in values:
                 axes.plot(epochs, [scale * v for v in values], marker=".", label=name)
         axes.grid(alpha=0.3)

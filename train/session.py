@@ -32,6 +32,7 @@ from train.stored import Loaded, environment, progress_of, stored_progress
 from train.stored import load as load_checkpoint
 
 LAST, BEST = "last.safetensors", "best.safetensors"
+WEIGHTS, AVERAGE = "weights", "averaged weights"
 
 
 class Session(Trainer):
@@ -46,7 +47,7 @@ class Session(Trainer):
     def __init__(self, config: Config, num_classes: int, train_images: int) -> None:
         alpha.manual_seed(config.seed)
         self.config = config
-        steps = steps_per_epoch(train_images, config.batch_size)
+        steps = steps_per_epoch(train_images, config.batch_size, config.drop_last)
         model = models.create(config.model, num_classes).to(config.device)
         self.schedule = make_schedule(config, steps)
         super().__init__(
@@ -60,6 +61,20 @@ class Session(Trainer):
                          "train_images": train_images, "val_size": config.val_size, "seed": config.seed,
                          "batch_size": config.batch_size, "optimizer": config.optimizer, "ema": config.ema,
                          "precision": config.precision}
+        if config.drop_last:    # else as checkpoints without this setting
+            self.identity["drop_last"] = True
+        self.tested = AVERAGE if self.ema else WEIGHTS
+
+    def say_what_is_not_reached(self) -> None:
+        """Says where the run ends before the learning rate has become what the settings say."""
+        config = self.config
+        warmup, end = round(config.warmup * self.steps_per_epoch), self.max_steps
+        if end is not None and warmup > end:
+            print(f"notice: --max-steps {end} is within the {warmup} steps of --warmup {config.warmup:g}: the learning "
+                  f"rate does not reach --lr {config.lr:g}", flush=True)
+        if config.schedule == "step" and config.step_size >= config.epochs:
+            print(f"notice: --step-size {config.step_size:g} is not below --epochs {config.epochs}: --schedule step "
+                  "leaves the learning rate as it is", flush=True)
 
     @property
     def plain_loss(self) -> Loss:
@@ -126,9 +141,9 @@ class Session(Trainer):
         Raises CheckpointError if it is of another run, or does not fit; then nothing has changed.
         """
         tensors, metadata = loaded
-        self._check_identity(metadata, where, list(self.identity))
+        self._check_identity(metadata, where, [*dict.fromkeys((*self.identity, "drop_last"))])
         self._check_position(metadata["progress"], where)
-        progress = progress_of(metadata["progress"])
+        progress = progress_of(metadata["progress"], self.ema is not None)
         loads: list[Callable[[], Any]] = [
             self.model.prepare_state_dict(_without("model/", tensors)),
             self.optimizer.prepare_state_dict({"tensors": _without("optimizer/", tensors),
@@ -148,14 +163,19 @@ class Session(Trainer):
         """Takes the weights alone, those of the moving average if there is one.  Raises CheckpointError."""
         tensors, metadata = loaded
         self._check_identity(metadata, where, ["model", "num_classes"])
-        self.model.load_state_dict(_without("ema/", tensors) or _without("model/", tensors))
+        averaged = _without("ema/", tensors)
+        self.model.load_state_dict(averaged or _without("model/", tensors))
+        self.tested = AVERAGE if averaged else WEIGHTS
 
     def _check_identity(self, metadata: dict[str, Any], where: Path, names: list[str]) -> None:
         theirs = metadata["identity"]
-        differ = [name for name in names if theirs.get(name) != self.identity[name]]
+        theirs, ours = {"drop_last": False, **theirs}, {"drop_last": False, **self.identity}
+        differ = [name for name in names if theirs.get(name) != ours[name]]
         if differ:
-            both = "; ".join(f"{name} is {theirs.get(name)!r} there, {self.identity[name]!r} here" for name in differ)
-            flags = " ".join(f"--{n.replace('_', '-')} {theirs.get(n)}" for n in differ if n in self.config.to_dict())
+            both = "; ".join(f"{name} is {theirs.get(name)!r} there, {ours[name]!r} here" for name in differ)
+            flags = " ".join(f"--{n.replace('_', '-')} {theirs.get(n)}" if n != "drop_last" else
+                             "--drop-last" if theirs[n] else "--no-drop-last"
+                             for n in differ if n in self.config.to_dict())
             flags += missing_imports(metadata["config"], self.config.imports)
             fix = f"continue it with {flags}" if flags else "point --data-dir at the images of that run"
             raise CheckpointError(message("resume", f"{where} is of another run: {both}",

@@ -24,7 +24,8 @@ SHARE = Number(0, 1)
 ROW = Record({"epoch": Integer(1), "step": Integer(1), "train_loss": Number(), "train_accuracy": SHARE,
               "val_loss": Maybe(Number()), "val_accuracy": Maybe(SHARE), "lr": Number(), "seconds": Number(0),
               "images_per_second": Number(0), "peak_memory_mib": Number(0)},
-             optional={"loss_scale": Maybe(Number()), "skipped_steps": Maybe(Integer(0))})
+             optional={"ema_val_loss": Maybe(Number()), "ema_val_accuracy": Maybe(SHARE),
+                       "loss_scale": Maybe(Number()), "skipped_steps": Maybe(Integer(0))})
 PROGRESS = Record({"epoch": Integer(0), "step": Integer(0), "loss_sum": Number(), "correct": Integer(0),
                    "images": Integer(0), "seconds": Number(0), "history": Items(ROW)})
 SETTINGS = Table(AnyOf((Items(Scalar()), Scalar())))
@@ -51,6 +52,7 @@ def load(path: Path) -> Loaded:
     if [row["epoch"] for row in rows] != list(range(1, len(rows) + 1)) or steps != sorted(set(steps)):
         text = "the epochs and steps of its history do not follow each other"
     elif any((row["val_loss"] is None) != (row["val_accuracy"] is None) or
+             (row.get("ema_val_loss") is None) != (row.get("ema_val_accuracy") is None) or
              (row.get("loss_scale") is None) != (row.get("skipped_steps") is None) for row in rows):
         text = "a row of its history has half of a pair"
     elif not progress["epoch"] <= len(rows) <= progress["epoch"] + 1:
@@ -73,9 +75,17 @@ def stored_progress(progress: Progress) -> dict[str, Any]:
     return {**fields, "correct": correct}
 
 
-def progress_of(stored: dict[str, Any]) -> Progress:
-    """Returns what `stored_progress` has stored."""
+def progress_of(stored: dict[str, Any], averaged: bool) -> Progress:
+    """Returns what `stored_progress` has stored.
+
+    Args:
+        averaged: whether the run has a moving average. Runs once validated that alone, and called it val_.
+    """
     fields = dict(stored)
+    if averaged:
+        fields["history"] = [row if "ema_val_loss" in row else
+                             {**row, "val_loss": None, "val_accuracy": None, "ema_val_loss": row["val_loss"],
+                              "ema_val_accuracy": row["val_accuracy"]} for row in fields["history"]]
     return Progress(sums={"accuracy": fields.pop("correct")}, **fields)
 
 

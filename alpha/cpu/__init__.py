@@ -26,6 +26,10 @@ class CpuBackend:
     def check(self, device: str) -> None:
         """The CPU is always there."""
 
+    def prepare(self) -> None:
+        from alpha.cpu.native import library
+        library()
+
     def by_equation(self, op: Any) -> None:
         from alpha.cpu.pointwise import by_equation
         by_equation(op)

@@ -155,7 +155,7 @@ def load_library(name: str, sources: Sequence[Path]) -> ctypes.CDLL:
     failed = CompileError(message("native", "no C++ compiler was found", "install g++, or name a compiler in CXX"))
     for compiler in compilers():
         try:
-            path = build(name, sources, compiler, flags)
+            path = build(name, sources, compiler, flags, told="the CPU kernels" if name == "cpu" else "")
         except CompileError as error:
             failed = error
             continue

@@ -44,6 +44,9 @@ class CudaBackend:
         context.start(int(device.partition(":")[2] or context.index or 0))
         memory.start()
 
+    def prepare(self) -> None:
+        """Kernels are loaded as they are needed."""
+
     def by_equation(self, op: Any) -> None:
         joined(op, None)
 

@@ -14,6 +14,7 @@ from alpha.errors import ArgumentError, ConfigError, DeviceError, GraphError, me
 from alpha.graph import no_grad
 from alpha.inference.program import Call, Program, Value
 from alpha.nn import Module
+from alpha.nn.module import evaluating
 from alpha.op import Op
 from alpha.tensor import Tensor, tensor
 
@@ -88,15 +89,10 @@ def trace(model: Module, inputs: Sequence[Tensor]) -> tuple[Program, list[Tensor
     """
     if any(m.hooked for m in model.modules()):
         raise ConfigError(message(WHERE, "the model has hooks, which would not be called", "remove them first"))
-    modes = [(m, m.training) for m in model.modules()]
-    model.eval()
-    try:
+    with evaluating(model):
         program, results = _traced(model, inputs)
         for sign in (1, -1):
             _compare(program, _traced(model, [_other(t, sign) for t in inputs])[0])
-    finally:
-        for m, training in modes:
-            m.training = training
     return program, results
 
 

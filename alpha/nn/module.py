@@ -16,7 +16,8 @@ from __future__ import annotations
 import difflib
 import html
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -132,13 +133,16 @@ class Module(Contents, Hooks):
     def train(self, mode: bool = True) -> Module:
         """Sets training mode (True) or inference mode (False) here and below, and returns the module.
 
+        A class below that has a `train` of its own, which keeps a frozen part in inference mode say, is asked by it.
         Raises DTypeError for a mode that is no bool.
         """
         if not isinstance(mode, bool):
             raise DTypeError(message(f"{type(self).__name__}.train", f"mode is {a_(mode)}, a bool is needed",
                                      "call train(), or eval() for inference"))
-        for module in self.modules():
-            object.__setattr__(module, "training", mode)
+        self._check_lists()
+        object.__setattr__(self, "training", mode)
+        for child in self.children():
+            child.train(mode)
         return self
 
     def eval(self) -> Module:
@@ -293,6 +297,24 @@ class Module(Contents, Hooks):
             return f"{type(self).__name__}({self.extra_repr()})"
         lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in children]
         return f"{type(self).__name__}({self.extra_repr()}\n  " + "\n  ".join(lines) + "\n)"
+
+
+@contextmanager
+def modes_kept(model: Module) -> Iterator[None]:
+    """For a block: whatever it sets, each module has its own mode back afterwards, training or inference."""
+    before = [(m, m.training) for m in model.modules()]
+    try:
+        yield
+    finally:
+        for m, training in before:
+            object.__setattr__(m, "training", training)
+
+
+@contextmanager
+def evaluating(model: Module) -> Iterator[Module]:
+    """For a block: the whole model is in inference mode; afterwards each module has its own mode back."""
+    with modes_kept(model):
+        yield model.eval()
 
 
 def _check_shared(where: str, own: list[tuple[str, Tensor]], values: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from alpha.graph import no_grad
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count
 from alpha.nn.attributes import hidden
-from alpha.nn.module import Module
+from alpha.nn.module import Module, evaluating
 from alpha.precision import Mode, mode
 from alpha.tensor import Tensor
 
@@ -103,15 +103,12 @@ def summary(model: Module, input_shape: Any, batch_size: Count = 1, zeros: Tenso
     rows: list[Row] = []
     leaves = [(path, m) for path, m in model.named_modules() if not list(m.named_children())]
     removers = [m.register_forward_hook(partial(_note, rows, path, zeros is not None)) for path, m in leaves]
-    training = [(m, m.training) for m in model.modules()]
     try:
-        with no_grad():
-            model.eval()(x)
+        with evaluating(model), no_grad():
+            model(x)
     finally:
         for remove in removers:
             remove()
-        for m, before in training:
-            m.training = before
     return Summary(type(model).__name__, tuple(rows), model.num_parameters(), mode())
 
 

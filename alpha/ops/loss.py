@@ -5,7 +5,7 @@ Arguments of 16 bits are converted to float32 before anything is computed, each 
 
 from __future__ import annotations
 
-from alpha.errors import DataError, DTypeError, ShapeError, message
+from alpha.errors import ConfigError, DataError, DTypeError, ShapeError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import MAX_SIZE, NonNegative, Positive, Reduction, Share, Size, Spread
 from alpha.op import Spec, grad_enabled, op
@@ -79,7 +79,7 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, 
         DTypeError: target is neither of labels nor of a dtype that goes with that of logits.
         DataError: another label is outside [0, C), now or when the gradient is made. On a GPU the loss and the
             gradient of its row are NaN instead.
-        ConfigError: label_smoothing or reduction is out of range.
+        ConfigError: label_smoothing or reduction is out of range, or ignore_index is given for a target t itself.
     """
     logits = widened(logits)
     if target.ndim == 1 or not target.is_floating_point:
@@ -90,6 +90,10 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, 
     if logits.ndim < 2 or target.shape != logits.shape:
         raise ShapeError(message("cross_entropy", f"the logits have shape {logits.shape}, the target {target.shape}",
                                  "pass logits (N, C) and a target of labels (N,) or of probabilities (N, C)"))
+    if ignore_index not in (None, IGNORED):
+        raise ConfigError(message("cross_entropy", f"ignore_index is {ignore_index}, and target holds probabilities, "
+                                  "which have no label to ignore", "leave ignore_index out, or pass labels (N,); "
+                                  "rows of zeros in target count for nothing in the sum", target=target.shape))
     logs = log_softmax(logits, -1)
     if weight is not None:
         _check_class_weight("cross_entropy", weight, logits)

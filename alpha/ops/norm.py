@@ -99,7 +99,8 @@ def _batch_norm_shapes(x: Tensor, params: dict[str, Tensor | None], training: bo
                                  "pass both; in training they may both be None", training=training))
     if training and prod(x.shape) <= channels[0]:
         raise ShapeError(message(where, f"training needs more than 1 value per channel, x of shape {x.shape} has "
-                                 f"{prod(x.shape[:-1])}", "use a larger batch, or training=False"))
+                                 f"{prod(x.shape[:-1])}", "pass drop_last=True to fit or DataLoader where the "
+                                 "last batch of an epoch has one sample; else use a larger batch, or eval()"))
     statistics = Spec(channels, accumulation_dtype(x.dtype))
     return [x.shape, statistics, statistics]
 

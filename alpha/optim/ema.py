@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from alpha import ops, versions
-from alpha.errors import ArgumentError, CheckpointError, message, shown
+from alpha.errors import ArgumentError, CheckpointError, ConfigError, message, shown
 from alpha.graph import no_grad
 from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.kinds import Decay
@@ -31,7 +31,7 @@ class ExponentialMovingAverage:
         model: its parameters and buffers are those averaged; the averages start as copies of them.
         decay: in [0, 1).
     Raises:
-        ConfigError: decay is not in [0, 1).
+        ConfigError: decay is not in [0, 1); or, whenever it is used, the model has other parameters than then.
     Source: Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", 1992.
     """
 
@@ -45,6 +45,28 @@ class ExponentialMovingAverage:
         self._model = model
         self._averages: dict[str, Tensor] = {}
         self._averages = {name: _copy(t) for name, t in {**self._params, **self._buffers}.items()}
+        self._seen = self._contents
+
+    @property
+    def _contents(self) -> int | None:
+        """A number that is another one once any module has got or lost contents; None where the model has none."""
+        return getattr(self._model, "contents_version", None)
+
+    def _check_parameters(self) -> None:
+        """Raises ConfigError where the model has parameters that are not averaged, or those averaged no longer."""
+        if self._seen is not None and self._seen == self._contents:
+            return
+        found = dict(self._model.named_parameters())
+        differ = [name for name in {**self._params, **found} if self._params.get(name) is not found.get(name)]
+        if differ:
+            name = differ[0]
+            then, now = (tensors[name].shape if name in tensors else None for tensors in (self._params, found))
+            what = (f"the model has {name} of shape {now}, which is not averaged" if then is None else
+                    f"{name} of shape {then} is averaged, which the model no longer has" if now is None else
+                    f"{name} of shape {then} is averaged, the model has another one of shape {now} now")
+            raise ConfigError(message("ExponentialMovingAverage", what, "make the average once the model has all of "
+                                      "its layers, and anew where one is replaced", differing=len(differ)))
+        self._seen = self._contents
 
     @property
     def _buffers(self) -> dict[str, Tensor]:
@@ -55,6 +77,7 @@ class ExponentialMovingAverage:
 
     def update(self) -> None:
         """Moves the averages towards the parameters of now, and copies the buffers; to be called after each step."""
+        self._check_parameters()
         with no_grad():
             ops.ema_step([self._averages[name] for name in self._params], list(self._params.values()), decay=self.decay)
         for name, buffer in self._buffers.items():
@@ -63,20 +86,17 @@ class ExponentialMovingAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """For a block: the model computes with the averages."""
-        self._swap()
+        self._check_parameters()
+        pairs = [(t, self._averages[name]) for name, t in {**self._params, **self._buffers}.items()]
+        _swap(pairs)
         try:
             yield
         finally:
-            self._swap()
-
-    def _swap(self) -> None:
-        for name, t in {**self._params, **self._buffers}.items():
-            average = self._averages[name]
-            t.array, average.array = average.array, t.array
-            versions.note(versions.histories(t.device, [t.array, average.array]))
+            _swap(pairs)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the averages by the names of the parameters and buffers; they share their elements."""
+        self._check_parameters()
         return {name: t.detach() for name, t in self._averages.items()}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
@@ -89,6 +109,7 @@ class ExponentialMovingAverage:
 
     def prepare_state_dict(self, values: Mapping[str, Any]) -> Callable[[], None]:
         """Looks at what `load_state_dict` is to load, raises what that does, and returns the function that loads it."""
+        self._check_parameters()
         check_names("ExponentialMovingAverage", values)
         wrong = sorted(name for name in {*values, *self._averages} if name not in values or name not in self._averages
                        or tuple(values[name].shape) != self._averages[name].shape)
@@ -103,6 +124,12 @@ class ExponentialMovingAverage:
                     t.copy_(ready[name])
 
         return load
+
+
+def _swap(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    for t, average in pairs:
+        t.array, average.array = average.array, t.array
+        versions.note(versions.histories(t.device, [t.array, average.array]))
 
 
 def _copy(t: Tensor) -> Tensor:

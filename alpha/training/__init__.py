@@ -11,8 +11,10 @@ import sys
 
 from alpha.data.sets import register_dataset
 from alpha.methods import twins
-from alpha.training.callbacks import Profile, TensorBoard
+from alpha.training.callback import Callback
+from alpha.training.callbacks import Plateau, Profile, TensorBoard
 from alpha.training.fit import fit
+from alpha.training.history import History, Progress
 from alpha.training.metrics import accuracy
 from alpha.training.registries import (
     register_loss,
@@ -20,9 +22,9 @@ from alpha.training.registries import (
     register_optimizer,
     register_schedule,
 )
-from alpha.training.trainer import Callback, History, Progress, Trainer
+from alpha.training.trainer import Trainer
 
-__all__ = ["Callback", "History", "Profile", "Progress", "TensorBoard", "Trainer", "accuracy", "fit",
+__all__ = ["Callback", "History", "Plateau", "Profile", "Progress", "TensorBoard", "Trainer", "accuracy", "fit",
            "register_dataset", "register_loss", "register_model", "register_optimizer", "register_schedule"]
 
 

@@ -53,9 +53,14 @@ accuracy = Accuracy()
 
 def named(metrics: Any) -> dict[str, Metric]:
     """Returns metrics by name: from a dict, or from functions, which have one.  Raises ConfigError."""
-    found = dict(metrics) if isinstance(metrics, Mapping) else {
-        getattr(m, "__name__", type(m).__name__): m
-        for m in (metrics if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics])}
+    given = [] if isinstance(metrics, Mapping) else [
+        (getattr(m, "__name__", type(m).__name__), m)
+        for m in (metrics if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics])]
+    found = dict(metrics) if isinstance(metrics, Mapping) else dict(given)
+    twice = [name for k, (name, _) in enumerate(given) if name in dict(given[:k])]
+    if twice:
+        raise ConfigError(message("metrics", f"two of them are called {twice[0]!r}, a column has room for one",
+                                  'give names: {"first": f, "second": g}'))
     for name, metric in found.items():
         if not callable(metric) or name == "loss":
             raise ConfigError(message("metrics", f"{name!r} is {metric!r:.60}, a function (outputs, targets) is needed",

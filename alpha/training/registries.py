@@ -60,7 +60,7 @@ def register_optimizer(make: Any = None, *, lr: NonNegative | None = None) -> An
             takes = ", ".join(parameters_of(thing))
             raise ConfigError(message("register_optimizer", f"{thing.__name__} takes ({takes}), and no lr",
                                       "let it take (params, lr=1e-3)"))
-        own = parameters_of(thing).get("lr") is False and _default(thing, "lr")
+        own = default_of(thing, "lr")
         return OptimizerEntry(thing, float(lr if lr is not None else own or 1e-3), thing)
     return decorator(OPTIMIZERS, "register_optimizer", "an optimizer", make, entry,
                      lambda thing: thing.__name__.lower())
@@ -83,7 +83,10 @@ def register_loss(make: Any = None) -> Any:
     return decorator(LOSSES, "register_loss", "a loss", make, lambda thing: thing)
 
 
-def _default(thing: Any, name: str) -> Any:
+def default_of(thing: Any, name: str) -> Any:
+    """Returns the number that a class or function takes for a parameter unless one is given; None: it has none."""
+    if parameters_of(thing).get(name) is not False:
+        return None
     value = signature(thing).parameters[name].default
     return value if is_real(value) else None
 

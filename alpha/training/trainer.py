@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,97 +21,22 @@ from tqdm import tqdm
 from alpha import ops, optim
 from alpha.backend import get_backend
 from alpha.capture import capture
-from alpha.errors import AnomalyError, ConfigError, DataError, NotFoundError, message, shown
+from alpha.errors import AnomalyError, ConfigError, DataError, message, shown
 from alpha.graph import no_grad
 from alpha.nn import Module
+from alpha.nn.module import evaluating
 from alpha.optim.recorded import can_record
 from alpha.tensor import Tensor
+from alpha.training.callback import Callback, check_callbacks
+from alpha.training.effects import FirstSteps, check_parameters
+from alpha.training.history import AVERAGED, History, Progress, Row
 from alpha.training.metrics import Metric, prepared, total
 from alpha.training.registries import Loss
 
 MIB = 1 << 20
 READ_AFTER = 16  # steps until a loss is looked at: it has come by then, and neither device nor host waits for it
 
-Row = Mapping[str, Any]  # one epoch: a value per column; val_* are None without validation data
 Batch = tuple[Tensor, Tensor]
-
-
-class History(Sequence[Row]):
-    """The rows of a run, one per epoch; `history["val_loss"]` is a column of them."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self.rows = list(rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, str):
-            return self.rows[key]
-        if self.rows and key not in self.rows[0]:
-            raise NotFoundError(message("History", f"there is no column {key!r}",
-                                        f"use one of {', '.join(self.rows[0])}"))
-        return [row[key] for row in self.rows]
-
-    def __repr__(self) -> str:
-        names = [name for name in ("epoch", "step", *(self.rows[0] if self.rows else ())) if self.rows]
-        names = [n for n in dict.fromkeys(names) if any(row[n] is not None for row in self.rows)]
-        lines = [names, *([f"{row[n]:.4g}" if isinstance(row[n], float) else str(row[n]) for n in names]
-                          for row in self.rows)]
-        widths = [max(len(line[k]) for line in lines) for k in range(len(names))]
-        return "\n".join("  ".join(text.rjust(w) for text, w in zip(line, widths)) for line in lines)
-
-
-@dataclass
-class Progress:
-    """How far a run has come.
-
-    Args:
-        epoch: epochs finished.
-        step: updates of the weights so far.
-        loss_sum, sums, images, seconds: of the training steps in the present epoch: sum of the losses per sample, sums
-            of the metrics, samples seen, duration.
-        history: a row per epoch; the last one may be of an epoch that the largest number of steps cut short.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    loss_sum: float = 0.0
-    sums: dict[str, float] = field(default_factory=dict)
-    images: int = 0
-    seconds: float = 0.0
-    history: list[Row] = field(default_factory=list)
-
-    def close_epoch(self, row: Row, whole: bool) -> None:
-        """Records the row of the present epoch, and goes on to the next one if its samples were all seen."""
-        self.history = [*self.history[:self.epoch], row]
-        if whole:
-            self.epoch += 1
-            self.loss_sum, self.sums, self.images, self.seconds = 0.0, {}, 0, 0.0
-
-    def best(self) -> Row | None:
-        """Returns the row with the highest validation accuracy, the later one of equals; None without validation."""
-        rows = [row for row in self.history if row.get("val_accuracy") is not None]
-        return max(rows, key=lambda row: (row["val_accuracy"], row["epoch"]), default=None)
-
-
-class Callback:
-    """What happens beside the training; each method may be left as it is.  `run` is the Trainer.
-
-    `run.model`, `run.optimizer` and `run.progress` may be looked at and changed; `run.stop()` ends the run.
-    """
-
-    def on_start(self, run: Trainer) -> None:
-        """Before the first step."""
-
-    def on_step(self, run: Trainer, loss: Tensor) -> None:
-        """After each step.  loss: its mean loss, shape (), on the device; to read it waits for the device."""
-
-    def on_epoch(self, run: Trainer, row: Row) -> None:
-        """After each epoch and its validation.  row: what was measured."""
-
-    def on_end(self, run: Trainer) -> None:
-        """After the last epoch."""
 
 
 class Trainer:
@@ -125,8 +49,11 @@ class Trainer:
         metrics: by name; see alpha.training.metrics.
         epochs, steps_per_epoch, max_steps: how long the run is.
         clip: largest norm of the whole gradient; 0 is off.
-        ema: average of the weights, which is validated.
+        ema: average of the weights, which is validated beside them.
         scaler: of the loss, in fp16.
+    Raises:
+        ConfigError: when it runs, the optimizer has parameters of which neither the model nor the loss knows, or does
+            not change the model.
     """
 
     def __init__(self, model: Module, optimizer: optim.Optimizer, loss: Loss, metrics: Mapping[str, Metric], *,
@@ -136,6 +63,8 @@ class Trainer:
         self.epochs, self.steps_per_epoch, self.max_steps = epochs, steps_per_epoch, max_steps
         self.clip, self.ema, self.scaler = clip, ema, scaler
         self._parts: tuple[Any, ...] = ()   # that `_prepare` was called for
+        self._modes: list[tuple[Module, bool]] = []     # of the modules, in which the last epoch was trained
+        self._first: FirstSteps | None = None   # while it is not known that the optimizer changes the model
         self.progress = Progress()
         self.stopped = False
 
@@ -166,12 +95,16 @@ class Trainer:
         found = self._captured(x, y)
         if not self._whole:
             self._update()
+        if self._first is not None and self._first.is_over():
+            self._first = None
         if self.ema is not None:
             self.ema.update()
         return found
 
     def _prepare(self) -> None:
         """Has as much of a step recorded, on a GPU, as can be: to clip without a scaler, gradients are read back."""
+        check_parameters(self.optimizer, self.model, self.loss)
+        self._first = FirstSteps.of(self.optimizer, self.model)
         state: list[Any] = [part for part in (self.model, self.loss) if isinstance(part, Module)]
         self._whole = can_record(self.optimizer) and (self.scaler is not None or not self.clip)
         if self._whole:
@@ -232,11 +165,16 @@ class Trainer:
 
         Args:
             batches: (epoch, first step) -> the batches of that epoch from that step on.
-            validate: returns what it measured, by name, or None; called after each epoch.
+            validate: returns what it measured of the model, by name, or None; called after each epoch, and with a
+                moving average once more, while the model computes with that.
         Raises:
             AnomalyError: a loss, a weight or an average is not finite.
+            ConfigError: a callback has a method that nobody would call.
         """
         state, backend = self.progress, get_backend(self.device)
+        backend.prepare()       # no part of the first epoch's time
+        check_callbacks(callbacks)
+        check_parameters(self.optimizer, self.model, self.loss)
         for callback in callbacks:
             callback.on_start(self)
         while not self.done:
@@ -244,19 +182,36 @@ class Trainer:
             backend.reset_peak_memory()
             self.train_epoch(batches(state.epoch, self.epoch_step), callbacks)
             self.check_weights()
-            row = self.make_row(self._validated(validate), backend.memory_stats()["peak"])
+            measured = self._validated(validate, "")
+            averaged = None
+            if self.ema is not None and measured is not None:
+                with self.averaged():
+                    averaged = self._validated(validate, " of the average")
+            row = self.make_row(measured, backend.memory_stats()["peak"], averaged)
             state.close_epoch(row, self.epoch_step == self.steps_per_epoch)
             for callback in callbacks:
                 callback.on_epoch(self, row)
         for callback in callbacks:
             callback.on_end(self)
-        return History(self.progress.history)
+        return History(self.progress.history, self.ema)
 
-    def _validated(self, validate: Callable[[], Row | None]) -> Row | None:
+    def _validated(self, validate: Callable[[], Row | None], of: str) -> Row | None:
         found = validate()
         if found is not None and not math.isfinite(found["loss"]):
-            raise self.diverged(f"the validation loss is {found['loss']}", self.progress.step)
+            raise self.diverged(f"the validation loss{of} is {found['loss']}", self.progress.step)
         return found
+
+    def _set_modes(self) -> None:
+        """Has the model in training mode, but for the parts that were put into inference mode: those stay frozen.
+
+        A model that is in inference mode as a whole is put into the modes that it was trained in before, or as a whole
+        into training mode.
+        """
+        if not any(m.training for m in self.model.modules()):
+            self.model.train()
+            for m, training in self._modes:
+                object.__setattr__(m, "training", training)
+        self._modes = [(m, m.training) for m in self.model.modules()]
 
     def train_epoch(self, batches: Iterable[Batch], callbacks: Sequence[Callback] = ()) -> None:
         """Trains to the end of the present epoch, or until max_steps or `stop` ends it.
@@ -264,7 +219,9 @@ class Trainer:
         Raises AnomalyError if a loss is not finite.
         """
         state = self.progress
-        self.model.train()
+        self._set_modes()
+        if self._parts:     # else `_prepare` looks
+            check_parameters(self.optimizer, self.model, self.loss)
         readings = _Readings(self)
         start = time.perf_counter()
         with progress_bar(f"epoch {state.epoch + 1}/{self.epochs}", self.steps_per_epoch, self.epoch_step) as bar:
@@ -281,13 +238,17 @@ class Trainer:
                 if self.stopped:
                     break
             readings.read()
+        if self._first is not None:
+            self._first.epoch_ends()
         state.seconds += time.perf_counter() - start
 
     def evaluate(self, batches: Iterable[Batch], loss: Loss | None = None) -> Row:
-        """Returns the mean loss and metrics over batches, in inference mode, with the average if there is one."""
+        """Returns the mean loss and metrics over batches, of the model in inference mode.
+
+        `with run.averaged():` around it measures the moving average.
+        """
         sums, count = dict.fromkeys(("loss", *self.metrics), 0.0), 0
-        self.model.eval()
-        with self.averaged(), no_grad():
+        with evaluating(self.model), no_grad():
             for x, y in _pairs(batches):
                 outputs, n = self.model(x), y.shape[0]
                 sums["loss"] += (loss or self.loss)(outputs, y).item() * n
@@ -310,14 +271,15 @@ class Trainer:
                     what = "NaN" if math.isnan(ends[0]) else "infinite"
                     raise self.diverged(f"{name} has become {what}", self.progress.step)
 
-    def make_row(self, val: Row | None, peak_nbytes: int) -> Row:
-        """Returns the row of the present epoch.  val: what the validation measured."""
+    def make_row(self, val: Row | None, peak_nbytes: int, averaged: Row | None = None) -> Row:
+        """Returns the row of the present epoch.  val, averaged: measured of the weights, and of their average."""
         state = self.progress
         means = {"loss": state.loss_sum, **{name: state.sums.get(name, 0.0) for name in self.metrics}}
         lr = self.optimizer.param_groups[0]["lr"]
         return {"epoch": state.epoch + 1, "step": state.step,
                 **{f"train_{name}": round(value / max(state.images, 1), 6) for name, value in means.items()},
                 **{f"val_{name}": val and round(val[name], 6) for name in means},
+                **{f"{AVERAGED}val_{name}": averaged and round(averaged[name], 6) for name in means if self.ema},
                 "lr": lr(max(state.step - 1, 0)) if callable(lr) else lr, "seconds": round(state.seconds, 3),
                 "images_per_second": round(state.images / max(state.seconds, 1e-9), 1),
                 "peak_memory_mib": round(peak_nbytes / MIB, 1), "loss_scale": self.scaler and self.scaler.value,
