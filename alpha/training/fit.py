@@ -75,8 +75,8 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
     made = of_settings.optimizer_of(model, optimizer, lr, schedule, warmup_steps, settings, course,
                                     max_steps or course["total_steps"], parameters_of(fit))
     mode = precision or config.precision
-    run = Trainer(model, made, find_loss("fit", loss), _metrics(metrics, loss), epochs=epochs, steps_per_epoch=len(train),
-                  max_steps=max_steps, clip=clip,
+    run = Trainer(model, made, find_loss("fit", loss), _metrics(metrics, loss), epochs=epochs,
+                  steps_per_epoch=len(train), max_steps=max_steps, clip=clip,
                   ema=optim.ExponentialMovingAverage(model, ema) if ema else None,
                   scaler=optim.LossScaler(place) if mode in MODES and MODES[mode].scales_loss else None)
     try:
