@@ -16,6 +16,7 @@ from alpha.inputs.kinds import Axes, Axis, Ints, ShapeLike, Size
 from alpha.ops.checks import on_host
 from alpha.ops.elementwise import mul, ne, sub, where
 from alpha.ops.index import index_select, take_along_axis, to_axis
+from alpha.ops.logic import clone
 from alpha.ops.reduce import Shape, accumulation_dtype, normal_axes, normal_axis
 from alpha.ops.reduce import sum as add_up
 from alpha.ops.shape import concat, expand, pad, reshape, slice_axes, squeeze, unsqueeze
@@ -66,11 +67,14 @@ def diff(x: Tensor, n: Size = 1, axis: Axis = -1, prepend: Tensor | None = None,
     """y[k] = x[k + 1] - x[k] along an axis, n times over.
 
     Args:
+        n: how often; 0 gives x alone, without prepend and append, as in PyTorch.
         prepend, append: what stands before and behind x; or None.
     Raises:
         ShapeError: the axis does not exist.  DTypeError: x is of bools.
     """
     axis = normal_axis(axis, x.ndim, "diff")
+    if not n:
+        return clone(x)
     if prepend is not None or append is not None:
         x = concat([t for t in (prepend, x, append) if t is not None], axis)
     for _ in range(n):
