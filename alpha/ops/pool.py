@@ -270,7 +270,7 @@ def index_error(where: str, index: int, position: int, hw: Pair) -> ShapeError:
 
 
 @checked
-def max_unpool2d(x: Tensor, index: Tensor, output_hw: IntOrPair) -> Tensor:
+def max_unpool2d(x: Tensor, index: Tensor, *, output_hw: IntOrPair) -> Tensor:
     """Puts each element of x back where its maximum came from; all else is 0.
 
     Where windows overlapped, elements that came from one position are added up.
@@ -312,7 +312,7 @@ class avg_pool2d:
     """
 
     args, cheap = "x", True
-    batched = True
+    batched, named = True, "count_include_pad"
 
     def canon(*, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0,
               count_include_pad: bool = True):

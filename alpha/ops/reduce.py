@@ -195,6 +195,7 @@ class var:
     """
 
     args, saves = "x", "x"
+    named = "keepdims correction"   # PyTorch's third argument by position is `unbiased`
 
     def shape(x, *, axis: Axes = None, keepdims: bool = False, correction: Size = 0):
         count = reduced_count(x.shape, axis, "var")
@@ -297,13 +298,13 @@ def unbroadcast(g: Tensor, shape: Shape) -> Tensor:
 
 
 @checked
-def std(x: Tensor, axis: Axes = None, keepdims: bool = False, correction: Size = 1) -> Tensor:
+def std(x: Tensor, axis: Axes = None, *, keepdims: bool = False, correction: Size = 1) -> Tensor:
     """y = square root of var(x, axis, keepdims, correction), whose correction is 1 here, as in PyTorch.
 
     Raises ShapeError: see var.  Where x is constant y is 0, and its gradient counts as 0.
     """
     wide = widened(x)
-    return _root(var(wide, axis, keepdims, correction), 0.5).astype(x.dtype)
+    return _root(var(wide, axis, keepdims=keepdims, correction=correction), 0.5).astype(x.dtype)
 
 
 def _root(x: Tensor, power: float) -> Tensor:

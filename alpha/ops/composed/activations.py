@@ -150,7 +150,7 @@ def softmin(x: Tensor, axis: Axis = -1) -> Tensor:
 
 
 @checked
-def gumbel_softmax(logits: Tensor, tau: Positive = 1.0, hard: bool = False, axis: Axis = -1) -> Tensor:
+def gumbel_softmax(logits: Tensor, tau: Positive = 1.0, hard: bool = False, *, axis: Axis = -1) -> Tensor:
     """A draw of classes that has a gradient: softmax((logits + noise) / tau), the noise of Gumbel's distribution.
 
     Args:

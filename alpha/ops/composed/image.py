@@ -46,20 +46,24 @@ def torch_widths(where: str, flat: Sequence[int], ndim: int) -> tuple[tuple[int,
 
 
 @checked
-def pad(x: Tensor, widths: Any, value: Any = 0, mode: PadMode = "constant") -> Tensor:
+def pad(x: Tensor, widths: Any, mode: PadMode = "constant", value: Any = 0) -> Tensor:
     """y = x with a border.
 
     Args:
         x: any shape, any dtype.
         widths: (before, after) for each axis; or, in PyTorch's form, (left, right, top, bottom) for W and H of a map.
+        mode: "constant"; "reflect": mirrored, without the edge; "replicate": the edge again; "circular": the far side;
+            or, in the place of both, the value of a constant border: pad(x, widths, 1.0).
         value: of a constant border.
-        mode: "constant"; "reflect": mirrored, without the edge; "replicate": the edge again; "circular": the far side.
     Raises:
         ShapeError: widths do not fit the axes, are negative, or a mirrored or circular border is wider than x has.
         ConfigError: the mode is unknown.
     """
-    if isinstance(value, str):  # PyTorch's order: pad(x, widths, mode, value)
-        value, mode = (0, value) if mode == "constant" else (mode, value)
+    if not isinstance(mode, str):
+        if isinstance(value, str) or value != 0:
+            raise ArgumentError(message("pad", f"mode is {shown(mode)} and value {shown(value)}, one is a mode",
+                                        'pass pad(x, widths, "constant", 1.0), say'))
+        value, mode = mode, "constant"
     if isinstance(widths, (tuple, list)) and widths and all(as_int(w) is not None for w in widths):
         if min(widths) < 0:
             raise ShapeError(message("pad", f"widths {tuple(widths)} are negative", "cut with slices: x[:, 1:-1]"))

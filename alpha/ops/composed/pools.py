@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -81,6 +82,12 @@ def max_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, p
     return pool_gather(x, index), index.astype("int32")
 
 
+def unpooled_size(hw: Sequence[int], kernel_size: Pair, stride: Pair, padding: Pair) -> Pair:
+    """Returns the height and width of the smallest map that pools to one of hw."""
+    h, w = [(o - 1) * s - 2 * p + k for o, s, p, k in zip(hw, stride, padding, kernel_size)]
+    return h, w
+
+
 @checked
 def avg_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
                      ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: Channels | None = None
@@ -94,7 +101,7 @@ def avg_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, p
     far = [_ceil_extra(m, k, s, p, 1) if ceil_mode else 0
            for m, k, s, p in zip((h, w), kernel_size, stride, padding)]
     if far == [0, 0] and divisor_override is None:
-        return avg_pool2d(x, kernel_size, stride, padding, count_include_pad)
+        return avg_pool2d(x, kernel_size, stride, padding, count_include_pad=count_include_pad)
     whole = moves.pad(x, ((0, 0), *[(p, p + e) for p, e in zip(padding, far)], (0, 0)))
     y = avg_pool2d(whole, kernel_size, stride)
     counts = []
