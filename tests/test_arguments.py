@@ -111,7 +111,7 @@ CALLS: list[tuple[Callable[[], Any], type[AlphaError], str]] = [
     (lambda: nn.Linear(3), ArgumentError, "Linear: out_features is missing"),
     (lambda: nn.Conv2d(3, 4, 3, bias=16), ArgumentError, "Conv2d: bias is 16, True or False is needed"),
     (lambda: nn.MaxPool2d(2, padding=2), ShapeError, "MaxPool2d: padding (2, 2) exceeds half of kernel_size (2, 2)"),
-    (lambda: nn.MSELoss("avg"), ConfigError, 'MSELoss: reduction is "avg" (str), "mean", "sum" or "none" is needed'),
+    (lambda: nn.MSELoss(reduction="avg"), ConfigError, 'MSELoss: reduction is "avg" (str), "mean", "sum" or "none" is needed'),
     (lambda: nn.Linear(3, 2).to(dtype="int64"), DTypeError, "Linear.to: dtype is int64, a floating dtype is needed"),
     (lambda: nn.Linear(3, 2).to(device=3), ArgumentError, "Linear.to: device is 3, a str or None is needed"),
     (lambda: nn.init.xavier_normal_(3), ArgumentError, "xavier_normal_: t is 3, a Tensor is needed"),

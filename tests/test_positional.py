@@ -138,18 +138,22 @@ ONES = alpha.ones((2,))
 
 
 @pytest.mark.parametrize("call", [
-    lambda: ops.conv2d(MAPS, alpha.ones((2, 1, 1, 2)), None, 1), lambda: ops.conv2d(MAPS, alpha.ones((2, 1, 1, 2)), ONES),
+    lambda: ops.conv2d(MAPS, alpha.ones((2, 1, 1, 2)), None, 1),
+    lambda: ops.conv2d(MAPS, alpha.ones((2, 1, 1, 2)), ONES),
     lambda: ops.conv_transpose2d(MAPS, alpha.ones((2, 1, 1, 2)), None, 1),
     lambda: ops.layer_norm(A, (2,)), lambda: ops.rms_norm(A, (2,)), lambda: ops.group_norm(MAPS, 2),
     lambda: ops.batch_norm(MAPS, ONES, ONES, ONES, ONES, True), lambda: alpha.Tensor(2, 3),
     lambda: nn.BCEWithLogitsLoss(WEIGHT), lambda: F.binary_cross_entropy_with_logits(A, B, WEIGHT),
     lambda: nn.BCELoss(WEIGHT), lambda: nn.MSELoss("sum"), lambda: nn.KLDivLoss("sum"), lambda: nn.SmoothL1Loss(0.5),
     lambda: nn.HuberLoss(0.5), lambda: nn.CrossEntropyLoss(0.1), lambda: nn.NLLLoss("sum"),
-    lambda: nn.GaussianNLLLoss(True), lambda: nn.PoissonNLLLoss(True, True, 0.1), lambda: nn.MultiMarginLoss(1, 1.0, None, "sum"),
+    lambda: nn.GaussianNLLLoss(True), lambda: nn.PoissonNLLLoss(True, True, 0.1),
+    lambda: nn.MultiMarginLoss(1, 1.0, None, "sum"),
     lambda: A.std(0, True), lambda: A.std(0, False), lambda: alpha.std(A, 0, True), lambda: A.var(0, True),
-    lambda: alpha.var(A, 0, False), lambda: ops.avg_pool2d(MAPS, 2, 2, 0, True), lambda: ops.max_unpool2d(MAPS, MAPS, 2),
+    lambda: alpha.var(A, 0, False), lambda: ops.avg_pool2d(MAPS, 2, 2, 0, True),
+    lambda: ops.max_unpool2d(MAPS, MAPS, 2),
     lambda: F.gumbel_softmax(A, 1.0, False, 1), lambda: F.poisson_nll_loss(A, B, True, False, 0.1),
-    lambda: alpha.addmm(A, A, B, 2), lambda: nn.Linear(2, 2, True, (1, 1, 2)), lambda: nn.Conv2d(2, 2, 1, 1, 0, 1, 1, True, None),
+    lambda: alpha.addmm(A, A, B, 2), lambda: nn.Linear(2, 2, True, (1, 1, 2)),
+    lambda: nn.Conv2d(2, 2, 1, 1, 0, 1, 1, True, None),
     lambda: ops.pad(A, (1, 1), 2.0, 3.0),
 ])
 def test_what_would_mean_something_else_is_refused(call: Callable[[], Any]) -> None:
@@ -173,7 +177,8 @@ def test_the_value_is_that_of_pytorch(own: Callable[[], Any], theirs: Callable[[
 
 
 def test_transposed_convolution_has_groups_before_dilation() -> None:
-    layer, same = nn.ConvTranspose2d(8, 8, 3, 2, 1, 1, 2, False, 2), torch.nn.ConvTranspose2d(8, 8, 3, 2, 1, 1, 2, False, 2)
+    settings = 8, 8, 3, 2, 1, 1, 2, False, 2
+    layer, same = nn.ConvTranspose2d(*settings), torch.nn.ConvTranspose2d(*settings)
     assert (layer.groups, layer.dilation, layer.bias) == (same.groups, same.dilation, None)
     assert nn.Conv2d(2, 2, 3, 1, 1, 1, 1, True, "reflect").padding_mode == "reflect"
 

@@ -42,7 +42,7 @@ class Conv1d(Conv2d):
                  padding_mode: BorderMode = "zeros") -> None:
         sides = padding if isinstance(padding, str) else (0, padding)
         super().__init__(in_channels, out_channels, (1, kernel_size), (1, stride), sides, (1, dilation), groups, bias,
-                         None, padding_mode)
+                         padding_mode)
         w = self.weight.detach()
         self.weight = Parameter(w.reshape(w.shape[0], *w.shape[2:]))
 

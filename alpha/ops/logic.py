@@ -130,7 +130,8 @@ def masked_fill(x: Tensor, mask: Tensor, value: Number) -> Tensor:
 
 
 @checked
-def isclose(a: Tensor, b: Tensor, rtol: NonNegative = 1e-5, atol: NonNegative = 1e-8, equal_nan: bool = False) -> Tensor:
+def isclose(a: Tensor, b: Tensor, rtol: NonNegative = 1e-5, atol: NonNegative = 1e-8, equal_nan: bool = False
+            ) -> Tensor:
     """y = whether |a - b| <= atol + rtol * |b|, or both are the same infinity; bool.  They broadcast.
 
     Args:

@@ -20,7 +20,6 @@ from alpha.op import Spec, op
 from alpha.ops.conv_desc import Axis, Pair, Shape, ceil_div, check_axis
 from alpha.tensor import Tensor
 
-
 _trusted: ContextVar[bool] = ContextVar("trusted", default=False)
 
 
