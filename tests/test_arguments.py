@@ -298,7 +298,7 @@ def test_output_padding_below_the_dilation(stride: Any, padding: Any, dilation: 
     expected.backward(torch.tensor(g.transpose(0, 3, 1, 2)))
     assert_equal_at(ax.grad, tx.grad.numpy().transpose(0, 2, 3, 1), rtol=1e-10, atol=1e-12)
     assert_equal_at(aw.grad, tw.grad.numpy().transpose(0, 2, 3, 1), rtol=1e-10, atol=1e-12)
-    layer = nn.ConvTranspose2d(3, 4, (3, 2), stride, padding, extra, dilation)
+    layer = nn.ConvTranspose2d(3, 4, (3, 2), stride, padding, extra, dilation=dilation)
     assert layer(ops.zeros(x.shape)).shape == y.shape and alpha.summary(layer, x.shape[1:]).total("useful_macs") > 0
 
 
