@@ -1,4 +1,4 @@
-"""Values whose squares float32 does not hold, values of -inf beside padding, and arguments at the edge of their range."""
+"""Values whose squares float32 does not hold, -inf beside padding, and arguments at the edge of their range."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ def std(x: Tensor, axis: Axes = None, *, keepdims: bool = False, correction: Siz
 def scale_beyond(x: Tensor, squares: Tensor, axis: Axes, least: float = 0.0) -> Tensor | None:
     """Returns powers of two that bring x near 1 along the axes, which are kept, where its squares are out of range.
 
-    None where no mean of squares is infinite, or below `least`. Only the CPU looks at its elements: on a GPU it is None.
+    None where no mean of squares is infinite, or below `least`; on a GPU always, as nothing waits for its elements.
     """
     found = squares.array
     if x.device != "cpu" or not x.numel() or (np.isfinite(found) & (found >= least)).all():
