@@ -72,6 +72,8 @@ class Signature:
         attrs = [p for p in inspect.signature(declared).parameters.values() if p.kind is p.KEYWORD_ONLY]
         self.attr_names = tuple(p.name for p in attrs)
         self.attr_set = frozenset(self.attr_names)
+        named = body.get("named", "").split()
+        self.by_position = self.attr_names[:len(self.attr_names) - len(named)]
         kinds = kinds_of(declared)
         self.kinds = {name: kinds[name] for name in self.attr_names if name in kinds}
         self.defaults = {p.name: kinds[p.name].take(self.name, p.name, p.default) if p.name in kinds else p.default
@@ -83,6 +85,7 @@ class Signature:
         self.arity = -1 if self.variadic or self.attr_names else len(self.args)
         tensors = [f"{a.name}=None" if a.optional else a.name for a in self.args]
         shown_attrs = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in attrs]
+        shown_attrs[len(self.by_position):len(self.by_position)] = ["*"] if named else []
         self.usage = f"{self.name}({', '.join(tensors + shown_attrs)})"
 
     def bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -104,12 +107,14 @@ class Signature:
         """Returns one value per arg, and takes what is given by name, or behind the args, out of or into `attrs`."""
         bound = list(args[:len(self.args)])
         if len(args) > len(self.args):
-            for name, value in zip(self.attr_names, args[len(self.args):]):
+            for name, value in zip(self.by_position, args[len(self.args):]):
                 if name in attrs:
                     self._refuse_call(f"{name} is given twice")
                 attrs[name] = value
-            if len(args) > len(self.args) + len(self.attr_names):
-                self._refuse_call(f"{len(args)} arguments are given", "pass no more than it takes")
+            if len(args) > len(self.args) + len(self.by_position):
+                more = self.attr_names[len(self.by_position):]
+                self._refuse_call(f"{len(args)} arguments are given", f"pass {' and '.join(more)} by name" if more else
+                                  "pass no more than it takes")
         for arg in self.args[len(bound):]:
             if arg.name in attrs:
                 bound.append(attrs.pop(arg.name))
@@ -300,6 +305,7 @@ def check_names(op: Signature, outs: Sequence[str], body: Mapping[str, Any]) -> 
                                ("cheap", str(body.get("cheap", "")).replace("True", "").split(), outs),
                                ("mutates", body.get("mutates", "").split(), args),
                                ("adds", body.get("adds", "").split(), args),
+                               ("named", body.get("named", "").split(), op.attr_names),
                                ("mixed", body.get("mixed", "").split(), args), ("vjp_", vjps, args)):
         for name in names:
             if name not in known:

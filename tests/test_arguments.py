@@ -111,7 +111,8 @@ CALLS: list[tuple[Callable[[], Any], type[AlphaError], str]] = [
     (lambda: nn.Linear(3), ArgumentError, "Linear: out_features is missing"),
     (lambda: nn.Conv2d(3, 4, 3, bias=16), ArgumentError, "Conv2d: bias is 16, True or False is needed"),
     (lambda: nn.MaxPool2d(2, padding=2), ShapeError, "MaxPool2d: padding (2, 2) exceeds half of kernel_size (2, 2)"),
-    (lambda: nn.MSELoss("avg"), ConfigError, 'MSELoss: reduction is "avg" (str), "mean", "sum" or "none" is needed'),
+    (lambda: nn.MSELoss(reduction="avg"), ConfigError,
+     'MSELoss: reduction is "avg" (str), "mean", "sum" or "none" is needed'),
     (lambda: nn.Linear(3, 2).to(dtype="int64"), DTypeError, "Linear.to: dtype is int64, a floating dtype is needed"),
     (lambda: nn.Linear(3, 2).to(device=3), ArgumentError, "Linear.to: device is 3, a str or None is needed"),
     (lambda: nn.init.xavier_normal_(3), ArgumentError, "xavier_normal_: t is 3, a Tensor is needed"),
@@ -298,7 +299,7 @@ def test_output_padding_below_the_dilation(stride: Any, padding: Any, dilation: 
     expected.backward(torch.tensor(g.transpose(0, 3, 1, 2)))
     assert_equal_at(ax.grad, tx.grad.numpy().transpose(0, 2, 3, 1), rtol=1e-10, atol=1e-12)
     assert_equal_at(aw.grad, tw.grad.numpy().transpose(0, 2, 3, 1), rtol=1e-10, atol=1e-12)
-    layer = nn.ConvTranspose2d(3, 4, (3, 2), stride, padding, extra, dilation)
+    layer = nn.ConvTranspose2d(3, 4, (3, 2), stride, padding, extra, dilation=dilation)
     assert layer(ops.zeros(x.shape)).shape == y.shape and alpha.summary(layer, x.shape[1:]).total("useful_macs") > 0
 
 

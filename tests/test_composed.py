@@ -209,7 +209,7 @@ def test_multi_margin_loss(n: int, c: int, p: int, data: Any) -> None:
     a, w, labels = floats((n, c), 1), floats((c,), 2, 0.1, 2.0), integers((n,), 3, 0, c)
     reduction = data.draw(st.sampled_from(["mean", "sum", "none"]))
     x, t = alpha.tensor(a, requires_grad=True), torch.tensor(a, requires_grad=True)
-    layer = nn.MultiMarginLoss(p, 0.7, alpha.tensor(w), reduction)
+    layer = nn.MultiMarginLoss(p, 0.7, alpha.tensor(w), reduction=reduction)
     ours = layer(x, alpha.tensor(labels))
     theirs = torch.nn.MultiMarginLoss(p, 0.7, torch.tensor(w), reduction=reduction)(t, torch.tensor(labels))
     same(ours, theirs, 1e-12)

@@ -295,9 +295,9 @@ def test_losses_as_layers() -> None:
         F.cross_entropy(x[:, :3], alpha.tensor([0, 1, 2]), weight)
     with refused(ShapeError, "the input has shape (2, 3, 4), the labels (2, 4)", "channels come last here: x.permute"):
         F.cross_entropy(alpha.ones((2, 3, 4)), alpha.tensor(integers((2, 4), 0, 0, 3)))
-    agree(lambda x, y: nn.HuberLoss(0.5)(x, y), lambda x, y: torch.nn.HuberLoss(delta=0.5)(x, y), (3, 4), (3, 4))
+    agree(lambda x, y: nn.HuberLoss(delta=0.5)(x, y), lambda x, y: torch.nn.HuberLoss(delta=0.5)(x, y), (3, 4), (3, 4))
     for reduction in ("batchmean", "mean", "sum", "none"):
-        agree(lambda x, y: nn.KLDivLoss(reduction)(x, y.softmax(1)),  # noqa: B023
+        agree(lambda x, y: nn.KLDivLoss(reduction=reduction)(x, y.softmax(1)),  # noqa: B023
               lambda x, y: torch.nn.KLDivLoss(reduction=reduction)(x, y.softmax(1)), (3, 4), (3, 4))  # noqa: B023
         agree(lambda x, y: F.kl_div(x, y, log_target=True, reduction=reduction),  # noqa: B023
               lambda x, y: TF.kl_div(x, y, log_target=True, reduction=reduction), (3, 4), (3, 4))  # noqa: B023

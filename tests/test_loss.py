@@ -249,7 +249,8 @@ def test_bce_with_logits_is_stable_and_takes_pos_weight():
     for weight in (None, rng.uniform(0.5, 3, 3)):
         twin = torch.tensor(x.numpy(), requires_grad=True)
         x.grad = None
-        y = ops.bce_with_logits_loss(x, alpha.tensor(target), None if weight is None else alpha.tensor(weight))
+        y = ops.bce_with_logits_loss(x, alpha.tensor(target),
+                                     pos_weight=None if weight is None else alpha.tensor(weight))
         ty = torch.nn.functional.binary_cross_entropy_with_logits(
             twin, torch.tensor(target), pos_weight=None if weight is None else torch.tensor(weight))
         y.backward()
@@ -283,7 +284,8 @@ LABELS = alpha.tensor([0, 1])
     (ConfigError, lambda: ops.nll_loss(t(2, 4), LABELS, reduction="max"), 'nll_loss: reduction is "max" (str), "mean"'),
     (ConfigError, lambda: ops.smooth_l1_loss(t(2), t(2), beta=-1.0), "beta is -1.0, a finite number of at least 0"),
     (DataError, lambda: ops.bce_loss(t(2) * 3.0, t(2)), "p has an element 1.5, outside [0, 1]"),
-    (ShapeError, lambda: ops.bce_with_logits_loss(t(2, 3), t(2, 3), t(2)), "pos_weight has shape (2,), x has (2, 3)"),
+    (ShapeError, lambda: ops.bce_with_logits_loss(t(2, 3), t(2, 3), pos_weight=t(2)),
+     "pos_weight has shape (2,), x has (2, 3)"),
     *[(ShapeError, lambda name=name: getattr(ops, name)(t(2, 3), t(3)),
        f"{name}: the input has shape (2, 3), the target (3,)") for name in PAIRS],
     *[(ConfigError, lambda name=name: getattr(ops, name)(t(2), t(2), reduction="avg"),

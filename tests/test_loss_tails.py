@@ -37,7 +37,7 @@ def logistic(x: np.ndarray) -> np.ndarray:
 def test_bce_with_logits_keeps_its_digits(cpu_kernels: str, target: float, weight: float | None) -> None:
     x, wide, t, w = leaf(LOGITS), LOGITS.astype(np.float64), np.float64(np.float32(target)), weight or 1.0
     pos_weight = None if weight is None else alpha.tensor(np.full(1, weight, np.float32))
-    y = ops.bce_with_logits_loss(x, alpha.tensor(np.full_like(LOGITS, target)), pos_weight, reduction="none")
+    y = ops.bce_with_logits_loss(x, alpha.tensor(np.full_like(LOGITS, target)), pos_weight=pos_weight, reduction="none")
     y.sum().backward()
     loss = (1 - t) * softplus(wide) + w * t * softplus(-wide)
     up, down = (1 - t) * logistic(wide), w * t * logistic(-wide)

@@ -92,7 +92,7 @@ def test_max_pool_of_nan_and_of_infinities(cpu_kernels):
 def test_avg_pool_is_the_mean_of_each_window(shape, kernel_size, stride, padding, dtype, count_include_pad,
                                              cpu_kernels):
     x = integers(shape, dtype)
-    got = avg_pool2d(alpha.tensor(x), kernel_size, stride, padding, count_include_pad)
+    got = avg_pool2d(alpha.tensor(x), kernel_size, stride, padding, count_include_pad=count_include_pad)
     expected = np.zeros(got.shape)
     for oh, ow, rows, cols in windows(x, kernel_size, stride, padding):
         count = kernel_size[0] * kernel_size[1] if count_include_pad else len(rows) * len(cols)
@@ -129,7 +129,8 @@ def test_scatter_and_gather_by_index(shape, kernel_size, stride, padding, dtype,
     got = max_pool2d_backward(alpha.tensor(g), index, shape[1:3], kernel_size, stride, padding)
     assert got.dtype == dtype
     assert_equal_at(got.numpy(), expected)
-    assert_equal_at(max_unpool2d(alpha.tensor(g), alpha.tensor(index.numpy(), "int64"), shape[1:3]).numpy(), expected)
+    assert_equal_at(max_unpool2d(alpha.tensor(g), alpha.tensor(index.numpy(), "int64"), output_hw=shape[1:3]).numpy(),
+                    expected)
 
 
 @pytest.mark.parametrize("hw, output_size", [
@@ -180,7 +181,7 @@ def test_gradients_to_second_order(pool):
 def test_gradients_of_the_gradients_ops_to_second_order():
     index = max_pool2d.full(leaf((2, 5, 7, 3)), 3, 2, 1)[1]
     g = leaf(index.shape)
-    for f, x in ((lambda g: max_unpool2d(g, index, (5, 7)), g),
+    for f, x in ((lambda g: max_unpool2d(g, index, output_hw=(5, 7)), g),
                  (lambda g: max_pool2d_backward(g, index, (5, 7), 3, 2, 1), g),
                  (lambda x: pool_gather(x, index), leaf((2, 5, 7, 3))),
                  (lambda g: avg_pool2d_backward(g, (5, 7), 3, 2, 1), g),
@@ -231,7 +232,7 @@ def test_pools_equal_torch(drawn, dtype, count_include_pad):
     for got, expected in zip((y.detach().numpy(), index.numpy(), a.grad.numpy()), (*outs, dx), strict=True):
         assert_equal_at(got, expected, name=f"max_pool2d {drawn}")
     a = alpha.tensor(x, requires_grad=True)
-    y = avg_pool2d(a, k, s, p, count_include_pad)
+    y = avg_pool2d(a, k, s, p, count_include_pad=count_include_pad)
     outs, dx = torch_gradient(
         torch, lambda t: torch.nn.functional.avg_pool2d(t, k, s, p, count_include_pad=count_include_pad), x, g)
     y.backward(alpha.tensor(g))
@@ -281,9 +282,12 @@ Y, INDEX = max_pool2d.full(X, 2)
     (lambda: adaptive_max_pool2d(X, None), ["adaptive_max_pool2d: output_size is None, an int or a pair"]),
     (lambda: adaptive_avg_pool2d(alpha.tensor(np.zeros((8, 8))), 1), ["adaptive_avg_pool2d: x has shape (8, 8)"]),
     (lambda: adaptive_avg_pool2d_backward(alpha.tensor(np.zeros(8)), hw=(1, 1)), ["g has shape (8,), 4 non-empty"]),
-    (lambda: max_unpool2d(Y, INDEX, (6, 9)), ["max_unpool2d: index ranges from 0 to 54", "positions 0 to 53"]),
-    (lambda: max_unpool2d(Y, alpha.tensor(INDEX.numpy() - 1), 8), ["max_unpool2d: index ranges from -1 to 53"]),
-    (lambda: max_unpool2d(X, INDEX, 8), ["max_unpool2d: index has shape (2, 4, 4, 3), (2, 8, 8, 3) is needed"]),
+    (lambda: max_unpool2d(Y, INDEX, output_hw=(6, 9)),
+     ["max_unpool2d: index ranges from 0 to 54", "positions 0 to 53"]),
+    (lambda: max_unpool2d(Y, alpha.tensor(INDEX.numpy() - 1), output_hw=8),
+     ["max_unpool2d: index ranges from -1 to 53"]),
+    (lambda: max_unpool2d(X, INDEX, output_hw=8),
+     ["max_unpool2d: index has shape (2, 4, 4, 3), (2, 8, 8, 3) is needed"]),
     (lambda: pool_scatter(X, INDEX, hw=(8, 8)), ["pool_scatter: index has shape (2, 4, 4, 3), (2, 8, 8, 3)"]),
     (lambda: pool_gather(alpha.tensor(np.zeros((1, 8, 8, 3))), INDEX), ["pool_gather: index has shape (2, 4, 4, 3)"]),
 ])
@@ -296,7 +300,7 @@ def test_errors(call, parts):
 
 def test_an_index_of_floats_is_refused():
     with pytest.raises(DTypeError) as error:
-        max_unpool2d(Y, Y, 8)
+        max_unpool2d(Y, Y, output_hw=8)
     assert "max_unpool2d: index has dtype float64, int32 or int64 is needed" in str(error.value)
     assert "\nhelp: pass the index of max_pool2d.full" in str(error.value)
 

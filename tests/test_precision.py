@@ -245,7 +245,7 @@ LOSSES = {
     "l1_loss": ops.l1_loss,
     "smooth_l1_loss": ops.smooth_l1_loss,
     "bce_loss": ops.bce_loss,
-    "bce_with_logits_loss": lambda x, t: ops.bce_with_logits_loss(x, t, t),
+    "bce_with_logits_loss": lambda x, t: ops.bce_with_logits_loss(x, t, pos_weight=t),
 }
 
 

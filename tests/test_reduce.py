@@ -70,7 +70,7 @@ def test_var_matches_torch(case: tuple, correction: int) -> None:
     a = floats(shape)
     if a.size == 0 or (np.ones(shape).sum(axis) <= correction).any():
         return
-    like_torch(lambda x: x.var(axis, keepdims, correction),
+    like_torch(lambda x: x.var(axis, keepdims=keepdims, correction=correction),
                lambda t: torch.var(t, dim=axis, keepdim=keepdims, correction=correction), [a])
 
 
@@ -78,7 +78,7 @@ def test_var_matches_torch(case: tuple, correction: int) -> None:
 @pytest.mark.parametrize("axis", [None, 0, -1, (0, 2), (), [1]])
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_gradients_to_second_order(name: str, axis, keepdims: bool) -> None:
-    assert gradcheck(lambda x: getattr(ops, name)(x, axis, keepdims), [leaf((3, 2, 4))], second_order=True)
+    assert gradcheck(lambda x: getattr(ops, name)(x, axis, keepdims=keepdims), [leaf((3, 2, 4))], second_order=True)
 
 
 def test_ties_share_the_gradient() -> None:

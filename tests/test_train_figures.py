@@ -1,4 +1,4 @@
-"""The training program says which weights a figure is of, and where a run ends before its settings have their effect."""
+"""The training program says which weights a figure is of, and where it ends before a setting has its effect."""
 
 from __future__ import annotations
 

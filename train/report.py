@@ -143,8 +143,8 @@ def plot_curves(output: Path, history: Sequence[Row]) -> None:
         axes = figure.add_subplot(1, 2, place, xlabel="epoch", ylabel=label)
         axes.xaxis.get_major_locator().set_params(integer=True)
         for part, name in (("train", "training"), ("val", "validation"), ("ema_val", "validation of the average")):
-            values = [row.get(f"{part}_{what}") for row in history]
-            if None not in values:
+            values = [row[f"{part}_{what}"] for row in history if row.get(f"{part}_{what}") is not None]
+            if len(values) == len(epochs):
                 axes.plot(epochs, [scale * v for v in values], marker=".", label=name)
         axes.grid(alpha=0.3)
         axes.legend()

@@ -19,6 +19,7 @@ from alpha.ops import norm as ops
 from alpha.ops.reduce import reduced_count, reduced_shape
 
 Array = np.ndarray
+FLAT = 1e-18  # of an istd; the square of a smaller one, which the kernels of batch and group norm have, is 0 in float32
 Axes = tuple[int, ...]
 
 
@@ -52,12 +53,21 @@ def _affine(x: Array, mean: Array, istd: Array, gamma: Array | None, beta: Array
 
 
 def _statistics(x: Array, axes: Axes, eps: float) -> tuple[Array, Array, Array, Array]:
-    """Returns mean, what rounding has left out of it, var (biased) and istd, with the axes kept."""
+    """Returns mean, what rounding has left out of it, var (biased) and istd, with the axes kept.
+
+    Where squares are beyond float32 they are made in float64, whose istd fits.
+    """
     mean = _mean(x, axes)
     away = np.subtract(x, mean, out=empty_like(x))
     rest = _unrounded_mean(away, axes)
-    var = (_unrounded_mean(np.square(away, out=away), axes) - rest * rest).astype(x.dtype)
-    return mean, rest.astype(x.dtype), var, 1 / np.sqrt(var + eps)
+    exact = _unrounded_mean(np.square(away, out=away), axes) - rest * rest
+    var = exact.astype(x.dtype)
+    istd = 1 / np.sqrt(var + eps)
+    if x.dtype == np.float32 and not np.isfinite(var).all():
+        exact = _unrounded_mean(np.square(x.astype(np.float64) - mean), axes) - rest * rest
+        istd = np.where(np.isfinite(var), istd, 1 / np.sqrt(exact + eps)).astype(x.dtype)
+        var = np.where(np.isfinite(var), var, exact).astype(x.dtype)
+    return mean, rest.astype(x.dtype), var, istd
 
 
 def _gradients(g: Array, xhat: Array, gamma: Array | None, istd: Array, axes: Axes, summed: Axes,
@@ -149,7 +159,7 @@ def batch_norm_apply_cpu(x: Array, gamma: Array | None, beta: Array | None, mean
 @quiet
 def batch_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, *,
                         activation: str | None) -> tuple[Array, ...]:
-    if native.usable(g, x, gamma, beta, mean, istd):
+    if native.usable(g, x, gamma, beta, mean, istd) and np.min(istd) > FLAT:
         dx, dgamma, dbeta = empty_like(x), empty_like(mean), empty_like(mean)
         native.batch_norm_bwd(g, x, gamma, beta, mean, istd, dx, dgamma, dbeta, relu=activation == "relu")
         return dx, dgamma, dbeta
@@ -198,7 +208,7 @@ def sample_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, mean: Array, i
                          axes: Axes, params_ndim: int) -> tuple[Array, ...]:
     if x.size and native.usable(g, x, gamma, mean, istd, rest):
         by_rows = params_ndim == len(axes) and axes == tuple(range(x.ndim - params_ndim, x.ndim))
-        if by_rows or (axes == (1, 3) and x.ndim == 4 and params_ndim == 2):
+        if by_rows or (axes == (1, 3) and x.ndim == 4 and params_ndim == 2 and np.min(istd) > FLAT):
             shape = x.shape[x.ndim - params_ndim:]
             dx, dgamma, dbeta = empty_like(x), empty(shape, x.dtype), empty(shape, x.dtype)
             run = native.layer_norm_bwd if by_rows else native.group_norm_bwd

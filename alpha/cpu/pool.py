@@ -75,9 +75,11 @@ def adaptive_max_pool2d_cpu(x: Array, *, output_size: Pair) -> tuple[Array, Arra
     for oh, (h0, h1) in enumerate(adaptive_windows(ih, output_size[0])):
         for ow, (w0, w1) in enumerate(adaptive_windows(iw, output_size[1])):
             values = x[:, h0:h1, w0:w1].reshape(n, -1, c)
-            first = values.argmax(axis=1)       # a NaN counts as the largest
-            y[:, oh, ow] = np.take_along_axis(values, first[:, None], 1)[:, 0]
-            index[:, oh, ow] = (h0 + first // (w1 - w0)) * iw + w0 + first % (w1 - w0)
+            best = values.argmax(axis=1)        # a NaN counts as the largest
+            y[:, oh, ow] = np.take_along_axis(values, best[:, None], 1)[:, 0]
+            if (nan := np.isnan(y[:, oh, ow])).any():   # and the last of several wins, as in max_pool2d
+                best = np.where(nan, values.shape[1] - 1 - np.isnan(values[:, ::-1]).argmax(axis=1), best)
+            index[:, oh, ow] = (h0 + best // (w1 - w0)) * iw + w0 + best % (w1 - w0)
     return y, index
 
 

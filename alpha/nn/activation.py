@@ -10,6 +10,7 @@ from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Approximation, Axis, Count, Finite, NonNegative, Positive
 from alpha.nn.function import Lambda
 from alpha.nn.module import Module, Parameter
+from alpha.ops.composed.activations import check_limits
 from alpha.tensor import Tensor
 
 
@@ -176,6 +177,7 @@ class Hardtanh(Module):
 
     @checked
     def __init__(self, min_val: Finite = -1.0, max_val: Finite = 1.0, inplace: bool = False) -> None:
+        check_limits("Hardtanh", min_val, max_val)
         self.min_val, self.max_val = min_val, max_val
 
     def forward(self, x: Tensor) -> Tensor:

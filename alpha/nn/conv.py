@@ -87,7 +87,7 @@ class Conv2d(_Conv):
     @checked
     def __init__(self, in_channels: Channels, out_channels: Channels, kernel_size: IntOrPair, stride: IntOrPair = 1,
                  padding: ConvPadding = 0, dilation: IntOrPair = 1, groups: Channels = 1, bias: bool = True,
-                 algorithm: ConvAlgorithm = None, padding_mode: BorderMode = "zeros") -> None:
+                 padding_mode: BorderMode = "zeros", *, algorithm: ConvAlgorithm = None) -> None:
         self.in_channels, self.out_channels = in_channels, out_channels
         self.padding_mode, self.border = padding_mode, _NO_BORDER
         if padding_mode != "zeros" and padding in (0, (0, 0), "valid") and as_pair(kernel_size) != (1, 1):
@@ -167,8 +167,8 @@ class ConvTranspose2d(_Conv):
 
     @checked
     def __init__(self, in_channels: Channels, out_channels: Channels, kernel_size: IntOrPair, stride: IntOrPair = 1,
-                 padding: Padding = 0, output_padding: Padding = 0, dilation: IntOrPair = 1, groups: Channels = 1,
-                 bias: bool = True, algorithm: ConvAlgorithm = None) -> None:
+                 padding: Padding = 0, output_padding: Padding = 0, groups: Channels = 1, bias: bool = True,
+                 dilation: IntOrPair = 1, *, algorithm: ConvAlgorithm = None) -> None:
         self.in_channels, self.out_channels = in_channels, out_channels
         super().__init__(out_channels, in_channels, kernel_size, stride, padding, dilation, groups, bias, algorithm)
         self.output_padding = as_pair(output_padding)

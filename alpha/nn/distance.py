@@ -44,8 +44,8 @@ class TripletMarginLoss(Loss):
 
     @checked
     def __init__(self, margin: Positive = 1.0, p: Order = 2.0, eps: NonNegative = 1e-6, swap: bool = False,
-                 reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
+                 *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
         self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -59,8 +59,8 @@ class _Margin(Loss):
     margin: float
 
     @checked
-    def __init__(self, margin: Finite = 0.0, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
+    def __init__(self, margin: Finite = 0.0, *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
         self.margin = margin
 
     def extra_repr(self) -> str:
@@ -88,8 +88,8 @@ class HingeEmbeddingLoss(_Margin):
     """x where the target is 1, max(margin - x, 0) where it is -1.  Shape: x and target alike -> (), or theirs."""
 
     @checked
-    def __init__(self, margin: Finite = 1.0, reduction: Reduction = "mean") -> None:
-        super().__init__(margin, reduction)
+    def __init__(self, margin: Finite = 1.0, *, reduction: Reduction = "mean") -> None:
+        super().__init__(margin, reduction=reduction)
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.hinge_embedding_loss(x, target, self.margin, reduction=self.reduction)
@@ -112,8 +112,8 @@ class MultiMarginLoss(_Margin):
 
     @checked
     def __init__(self, p: Power = 1, margin: Finite = 1.0, weight: Tensor | None = None,
-                 reduction: Reduction = "mean") -> None:
-        super().__init__(margin, reduction)
+                 *, reduction: Reduction = "mean") -> None:
+        super().__init__(margin, reduction=reduction)
         self.p = p
         self.register_buffer("weight", weight)
 
@@ -125,13 +125,13 @@ class PoissonNLLLoss(Loss):
     """e^x - target * x: see alpha.ops.poisson_nll_loss.  Shape: x and target alike -> (), or theirs with "none"."""
 
     @checked
-    def __init__(self, log_input: bool = True, full: bool = False, eps: Positive = 1e-8, reduction: Reduction = "mean"
-                 ) -> None:
-        super().__init__(reduction)
+    def __init__(self, log_input: bool = True, full: bool = False, *, eps: Positive = 1e-8,
+                 reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
         self.log_input, self.full, self.eps = log_input, full, eps
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.poisson_nll_loss(x, target, self.log_input, self.full, self.eps, reduction=self.reduction)
+        return ops.poisson_nll_loss(x, target, self.log_input, self.full, eps=self.eps, reduction=self.reduction)
 
 
 class GaussianNLLLoss(Loss):
@@ -141,8 +141,8 @@ class GaussianNLLLoss(Loss):
     """
 
     @checked
-    def __init__(self, full: bool = False, eps: Positive = 1e-6, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
+    def __init__(self, *, full: bool = False, eps: Positive = 1e-6, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
         self.full, self.eps = full, eps
 
     def forward(self, x: Tensor, target: Tensor, var: Tensor | float) -> Tensor:

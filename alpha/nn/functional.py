@@ -48,7 +48,6 @@ from alpha.ops import (
     logsigmoid,
     margin_ranking_loss,
     max_pool_windows,
-    max_unpool2d,
     mse_loss,
     multi_margin_loss,
     nll_loss,
@@ -90,9 +89,11 @@ from alpha.ops import hardtanh as _hardtanh
 from alpha.ops import layer_norm as _layer_norm
 from alpha.ops import leaky_relu as _leaky_relu
 from alpha.ops import max_pool2d as _max_pool2d
+from alpha.ops import max_unpool2d as _max_unpool2d
 from alpha.ops import rms_norm as _rms_norm
 from alpha.ops import threshold as _threshold
 from alpha.ops import vector_norm as _vector_norm
+from alpha.ops.composed.pools import unpooled_size
 from alpha.ops.conv import named_padding
 from alpha.tensor import Tensor
 
@@ -179,11 +180,19 @@ def max_pool2d(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding
 
 
 @checked
+def max_unpool2d(x: Tensor, index: Tensor, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
+                 output_size: Pair | None = None) -> Tensor:
+    """Puts maxima back where they came from; all else is 0.  See alpha.nn.MaxUnpool2d."""
+    smallest = unpooled_size(x.shape[1:3], kernel_size, kernel_size if stride is None else stride, padding)
+    return _max_unpool2d(x, index, output_hw=output_size or smallest)
+
+
+@checked
 def avg_pool2d(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0, ceil_mode: bool = False,
                count_include_pad: bool = True, divisor_override: Channels | None = None) -> Tensor:
     """Mean of each window.  See alpha.nn.AvgPool2d."""
     if not ceil_mode and divisor_override is None:
-        return _avg_pool2d(x, kernel_size, stride, padding, count_include_pad)
+        return _avg_pool2d(x, kernel_size, stride, padding, count_include_pad=count_include_pad)
     return avg_pool_windows(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 

@@ -116,7 +116,7 @@ class ReflectionPad2d(Module):
         self.padding = padding if isinstance(padding, tuple) else (padding,) * 4
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.pad(x, self.padding, self.value, self.mode)
+        return ops.pad(x, self.padding, self.mode, self.value)
 
     def extra_repr(self) -> str:
         return f"{self.padding}"

@@ -33,7 +33,7 @@ class Linear(Module):
     """
 
     @checked
-    def __init__(self, in_features: Count, out_features: Count, bias: bool = True,
+    def __init__(self, in_features: Count, out_features: Count, bias: bool = True, *,
                  flattened: Map | None = None) -> None:
         if flattened is not None and math.prod(flattened) != in_features:
             raise ConfigError(message("Linear", f"in_features={in_features}, but flattened={flattened} has "

@@ -42,7 +42,7 @@ class Conv1d(Conv2d):
                  padding_mode: BorderMode = "zeros") -> None:
         sides = padding if isinstance(padding, str) else (0, padding)
         super().__init__(in_channels, out_channels, (1, kernel_size), (1, stride), sides, (1, dilation), groups, bias,
-                         None, padding_mode)
+                         padding_mode)
         w = self.weight.detach()
         self.weight = Parameter(w.reshape(w.shape[0], *w.shape[2:]))
 
@@ -64,18 +64,19 @@ class Conv1d(Conv2d):
 class MaxPool1d(MaxPool2d):
     """Largest element of each window along one axis.
 
-    Args: as MaxPool2d, with ints; there are no indices.
-    Shape: x (N, L, C) -> y (N, OL, C).
+    Args: as MaxPool2d, with ints.
+    Shape: x (N, L, C) -> y (N, OL, C), and with return_indices the positions of y in L.
     """
 
     @checked
     def __init__(self, kernel_size: Channels, stride: Channels | None = None, padding: Size = 0,
-                 dilation: Channels = 1, ceil_mode: bool = False) -> None:
-        super().__init__((1, kernel_size), None if stride is None else (1, stride), (0, padding), (1, dilation), False,
-                         ceil_mode)
+                 dilation: Channels = 1, return_indices: bool = False, ceil_mode: bool = False) -> None:
+        super().__init__((1, kernel_size), None if stride is None else (1, stride), (0, padding), (1, dilation),
+                         return_indices, ceil_mode)
 
     def forward(self, x: Tensor) -> Any:
-        return _as_lines(super().forward(_as_maps(self, x)))
+        y = super().forward(_as_maps(self, x))
+        return tuple(map(_as_lines, y)) if self.return_indices else _as_lines(y)
 
 
 class AvgPool1d(AvgPool2d):

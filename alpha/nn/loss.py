@@ -1,6 +1,6 @@
 """Losses as layers; the equations stand at the ops (alpha.ops.loss).
 
-`reduction` is "mean", "sum" or "none" everywhere.
+`reduction` is "mean", "sum" or "none" everywhere. PyTorch has two old arguments in front of it, so it is given by name.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from alpha.tensor import Tensor
 
 
 class Loss(Module):
-    """What all losses share: the reduction."""
+    """What all losses share: the reduction, which is given by name."""
 
     @checked
-    def __init__(self, reduction: Reduction = "mean") -> None:
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
         self.reduction = reduction
 
     def extra_repr(self) -> str:
@@ -27,9 +27,10 @@ class CrossEntropyLoss(Loss):
     """Cross entropy of softmax(logits) and a target.
 
     Args:
-        label_smoothing: share of the target that is spread evenly over all classes, in [0, 1].
         weight: of each class, shape (C,); or None.
         ignore_index: label whose positions count for nothing; None: there is none.
+        reduction: "mean", "sum" or "none".
+        label_smoothing: share of the target that is spread evenly over all classes, in [0, 1].
     Shape: logits (N, C) or (N, ..., C), channels last; target (N, ...) int32 or int64 labels, or probabilities of the
         shape of logits -> (), or (N, ...) with "none".
     """
@@ -37,9 +38,9 @@ class CrossEntropyLoss(Loss):
     weight: Tensor | None
 
     @checked
-    def __init__(self, label_smoothing: Share = 0.0, reduction: Reduction = "mean", weight: Tensor | None = None,
-                 ignore_index: int | None = -100) -> None:
-        super().__init__(reduction)
+    def __init__(self, weight: Tensor | None = None, *, ignore_index: int | None = -100, reduction: Reduction = "mean",
+                 label_smoothing: Share = 0.0) -> None:
+        super().__init__(reduction=reduction)
         self.label_smoothing, self.ignore_index = label_smoothing, ignore_index
         self.register_buffer("weight", weight)
 
@@ -59,9 +60,9 @@ class NLLLoss(Loss):
     weight: Tensor | None
 
     @checked
-    def __init__(self, reduction: Reduction = "mean", weight: Tensor | None = None, ignore_index: int | None = -100
+    def __init__(self, weight: Tensor | None = None, *, ignore_index: int | None = -100, reduction: Reduction = "mean"
                  ) -> None:
-        super().__init__(reduction)
+        super().__init__(reduction=reduction)
         self.ignore_index = ignore_index
         self.register_buffer("weight", weight)
 
@@ -78,8 +79,8 @@ class HuberLoss(Loss):
     """
 
     @checked
-    def __init__(self, delta: Positive = 1.0, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
+    def __init__(self, reduction: Reduction = "mean", delta: Positive = 1.0) -> None:
+        super().__init__(reduction=reduction)
         self.delta = delta
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
@@ -96,7 +97,7 @@ class KLDivLoss(Module):
     """
 
     @checked
-    def __init__(self, reduction: Spread = "mean", log_target: bool = False) -> None:
+    def __init__(self, *, reduction: Spread = "mean", log_target: bool = False) -> None:
         self.reduction, self.log_target = reduction, log_target
 
     def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
@@ -129,8 +130,8 @@ class SmoothL1Loss(Loss):
     """
 
     @checked
-    def __init__(self, beta: NonNegative = 1.0, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
+    def __init__(self, *, beta: NonNegative = 1.0, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
         self.beta = beta
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
@@ -155,9 +156,9 @@ class BCEWithLogitsLoss(Loss):
     pos_weight: Tensor | None
 
     @checked
-    def __init__(self, pos_weight: Tensor | None = None, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
+    def __init__(self, *, pos_weight: Tensor | None = None, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
         self.register_buffer("pos_weight", pos_weight)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return ops.bce_with_logits_loss(logits, target, self.pos_weight, reduction=self.reduction)
+        return ops.bce_with_logits_loss(logits, target, pos_weight=self.pos_weight, reduction=self.reduction)

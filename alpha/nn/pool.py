@@ -9,6 +9,7 @@ from alpha.errors import ShapeError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, Padding, Pair
 from alpha.nn.module import Module
+from alpha.ops.composed.pools import unpooled_size
 from alpha.ops.conv import as_pair
 from alpha.tensor import Tensor
 
@@ -76,8 +77,8 @@ class MaxUnpool2d(Module):
 
     @checked
     def forward(self, x: Tensor, index: Tensor, output_size: Pair | None = None) -> Tensor:
-        hw = [(o - 1) * s - 2 * p + k for o, s, p, k in zip(x.shape[1:3], self.stride, self.padding, self.kernel_size)]
-        return ops.max_unpool2d(x, index, (hw[0], hw[1]) if output_size is None else output_size)
+        hw = output_size or unpooled_size(x.shape[1:3], self.kernel_size, self.stride, self.padding)
+        return ops.max_unpool2d(x, index, output_hw=hw)
 
     def extra_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, stride={self.stride}"
@@ -103,7 +104,8 @@ class AvgPool2d(MaxPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.ceil_mode and self.divisor_override is None:
-            return ops.avg_pool2d(x, self.kernel_size, self.stride, self.padding, self.count_include_pad)
+            return ops.avg_pool2d(x, self.kernel_size, self.stride, self.padding,
+                                  count_include_pad=self.count_include_pad)
         return ops.avg_pool_windows(x, self.kernel_size, self.stride, self.padding, self.ceil_mode,
                                     self.count_include_pad, self.divisor_override)
 

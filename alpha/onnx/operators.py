@@ -224,7 +224,7 @@ def _pad(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
     for k, before, after in zip(range(n) if axes is None else axes.tolist(), sides[:n].tolist(), sides[n:].tolist()):
         widths[k] = before, after
     mode = PAD_MODES[_text(node.attributes.get("mode", "constant"))]
-    return ops.pad(x, widths, 0 if value is None or not value.size else value.item(), mode=mode)
+    return ops.pad(x, widths, mode, 0 if value is None or not value.size else value.item())
 
 
 def _resize(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:

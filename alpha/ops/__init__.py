@@ -54,9 +54,9 @@ from alpha.ops.composed.losses import (
 from alpha.ops.composed.attention import scaled_dot_product_attention
 from alpha.ops.composed.einsum import bmm, dot, einsum, mm, mv, outer
 from alpha.ops.composed.image import (
-    avg_pool_windows, channel_shuffle, embedding, interpolate, local_response_norm, max_pool_windows, pad,
-    pixel_shuffle, pixel_unshuffle,
+    channel_shuffle, embedding, interpolate, local_response_norm, pad, pixel_shuffle, pixel_unshuffle,
 )
+from alpha.ops.composed.pools import avg_pool_windows, max_pool_windows
 from alpha.ops.index import (
     argsort, cumprod, cumsum, gather, index_select, moveaxis, one_hot, scatter, scatter_add, sort, take_along_axis,
     topk,

@@ -13,7 +13,7 @@ from typing import Any
 from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
 from alpha.errors import DTypeError, message, shown
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Axes, Axis, Number
+from alpha.inputs.kinds import Axes, Axis, NonNegative, Number
 from alpha.ops.create import zeros_like
 from alpha.ops.elementwise import (
     abs,
@@ -130,10 +130,12 @@ def masked_fill(x: Tensor, mask: Tensor, value: Number) -> Tensor:
 
 
 @checked
-def isclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+def isclose(a: Tensor, b: Tensor, rtol: NonNegative = 1e-5, atol: NonNegative = 1e-8, equal_nan: bool = False
+            ) -> Tensor:
     """y = whether |a - b| <= atol + rtol * |b|, or both are the same infinity; bool.  They broadcast.
 
     Args:
+        rtol, atol: at least 0.
         equal_nan: whether two NaNs are close.
     """
     a, b = a.detach(), b.detach()
@@ -144,7 +146,7 @@ def isclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_
 
 
 @checked
-def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+def allclose(a: Tensor, b: Tensor, rtol: NonNegative = 1e-5, atol: NonNegative = 1e-8, equal_nan: bool = False) -> bool:
     """Returns whether |a - b| <= atol + rtol * |b| everywhere; NaN equals NaN only where equal_nan says so."""
     return bool(all(isclose(a, b, rtol, atol, equal_nan)))
 

@@ -366,7 +366,7 @@ class binary_cross_entropy:
 
 
 @checked
-def bce_with_logits_loss(x: Tensor, target: Tensor, pos_weight: Tensor | None = None, *,
+def bce_with_logits_loss(x: Tensor, target: Tensor, *, pos_weight: Tensor | None = None,
                          reduction: Reduction = "mean") -> Tensor:
     """Binary cross entropy of sigmoid(x), which neither overflows nor takes the logarithm of 0.
 

@@ -6,6 +6,7 @@ maximum, `avg_pool2d_backward` and `avg_pool2d` for the mean. Padding is never s
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +19,8 @@ from alpha.inputs.kinds import Pair as IntOrPair
 from alpha.op import Spec, op
 from alpha.ops.conv_desc import Axis, Pair, Shape, axis_of, ceil_div, check_axis
 from alpha.tensor import Tensor
+
+_trusted: ContextVar[bool] = ContextVar("trusted", default=False)
 
 
 def _window(kernel_size: Pair, stride: Pair | None, padding: Pair, **others: Any) -> dict[str, Any]:
@@ -111,7 +114,11 @@ class max_pool2d:
         return [y_shape, Spec(y_shape, "int32")]
 
     def vjp_x(g, s, **window):
-        return max_pool2d_backward(g, s.index, hw=s.x_shape[1:3], **window)
+        token = _trusted.set(True)      # the index is of this op's own making
+        try:
+            return max_pool2d_backward(g, s.index, hw=s.x_shape[1:3], **window)
+        finally:
+            _trusted.reset(token)
 
 
 @op
@@ -126,7 +133,8 @@ class max_pool2d_backward:
     Returns:
         dx of shape (N, IH, IW, C).
     Raises:
-        ShapeError: the shapes of g and index differ, or (IH, IW) does not pool to (OH, OW).
+        ShapeError: the shapes of g and index differ, (IH, IW) does not pool to (OH, OW), or, on the CPU, an index lies
+            outside of its window.  (On a GPU such an element of g goes nowhere.)
         DTypeError: index is not int32.
     """
 
@@ -138,7 +146,10 @@ class max_pool2d_backward:
 
     def shape(g, index, *, hw, **window):
         _check_index("max_pool2d_backward", g.shape, index, "int32")
-        return _unpooled_shape("max_pool2d_backward", g.shape, hw, **window)
+        x_shape = _unpooled_shape("max_pool2d_backward", g.shape, hw, **window)
+        if index.device == "cpu" and not _trusted.get():
+            _check_windows("max_pool2d_backward", index.numpy(), pool_axes("max_pool2d_backward", x_shape, **window))
+        return x_shape
 
     def vjp_g(g, s, **attrs):
         return pool_gather(g, s.index)
@@ -233,6 +244,23 @@ def _check_index(where: str, expected: Shape, index: Tensor, *dtypes: str) -> No
                                  "pass the index of max_pool2d.full"))
 
 
+def _check_windows(where: str, index: np.ndarray, axes: tuple[Axis, Axis]) -> None:
+    """Raises ShapeError unless each index names a position inside of its own window."""
+    h, w = axes
+    rows, columns = (np.array([[a.input_of(o, taps[0]), a.input_of(o, taps[1] - 1)] for o in range(a.o)
+                               for taps in [a.fprop_taps(o)]]) for a in axes)
+    row, column = np.divmod(index, w.i)
+    fits = (rows[:, :1, None] <= row) & (row <= rows[:, 1:, None]) & (columns[:, :1] <= column) & (
+        column <= columns[:, 1:])
+    if fits.all():
+        return
+    bad = int(np.argmin(fits))
+    if not 0 <= index.flat[bad] < h.i * w.i:
+        raise index_error(where, int(index.flat[bad]), bad, (h.i, w.i))
+    raise ShapeError(message(where, f"index {index.flat[bad]} at position {bad} is outside of its window",
+                             "pass the index of max_pool2d.full with the same window", map=(h.i, w.i)))
+
+
 def index_error(where: str, index: int, position: int, hw: Pair) -> ShapeError:
     """Returns the error for an index that is outside of a map of hw, found by an implementation."""
     return ShapeError(message(where, f"index {index} at position {position} is outside [0, {hw[0] * hw[1]})",
@@ -241,7 +269,7 @@ def index_error(where: str, index: int, position: int, hw: Pair) -> ShapeError:
 
 
 @checked
-def max_unpool2d(x: Tensor, index: Tensor, output_hw: IntOrPair) -> Tensor:
+def max_unpool2d(x: Tensor, index: Tensor, *, output_hw: IntOrPair) -> Tensor:
     """Puts each element of x back where its maximum came from; all else is 0.
 
     Where windows overlapped, elements that came from one position are added up.
@@ -255,10 +283,9 @@ def max_unpool2d(x: Tensor, index: Tensor, output_hw: IntOrPair) -> Tensor:
         ShapeError: the shapes of x and index differ, or an index lies outside of IH * IW.
         DTypeError: index is not of an integer dtype.
     """
-    where, hw = "max_unpool2d", output_hw
+    where, hw, positions = "max_unpool2d", output_hw, index.numpy()
     _check_image(where, "x", x.shape)
     _check_index(where, x.shape, index)
-    positions = index.numpy()
     low, high = int(np.min(positions)), int(np.max(positions))
     if low < 0 or high >= hw[0] * hw[1]:
         raise ShapeError(message(where, f"index ranges from {low} to {high}, the output has positions 0 to "
@@ -284,7 +311,7 @@ class avg_pool2d:
     """
 
     args, cheap = "x", True
-    batched = True
+    batched, named = True, "count_include_pad"
 
     def canon(*, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0,
               count_include_pad: bool = True):

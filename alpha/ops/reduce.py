@@ -10,6 +10,8 @@ from functools import lru_cache
 from math import inf, prod
 from typing import Any
 
+import numpy as np
+
 from alpha.backend import HALF_DTYPES
 from alpha.errors import DTypeError, ShapeError, message, shown
 from alpha.inputs.arguments import checked
@@ -195,6 +197,7 @@ class var:
     """
 
     args, saves = "x", "x"
+    named = "keepdims correction"   # PyTorch's third argument by position is `unbiased`
 
     def shape(x, *, axis: Axes = None, keepdims: bool = False, correction: Size = 0):
         count = reduced_count(x.shape, axis, "var")
@@ -297,13 +300,31 @@ def unbroadcast(g: Tensor, shape: Shape) -> Tensor:
 
 
 @checked
-def std(x: Tensor, axis: Axes = None, keepdims: bool = False, correction: Size = 1) -> Tensor:
+def std(x: Tensor, axis: Axes = None, *, keepdims: bool = False, correction: Size = 1) -> Tensor:
     """y = square root of var(x, axis, keepdims, correction), whose correction is 1 here, as in PyTorch.
 
     Raises ShapeError: see var.  Where x is constant y is 0, and its gradient counts as 0.
     """
     wide = widened(x)
-    return _root(var(wide, axis, keepdims, correction), 0.5).astype(x.dtype)
+    squares = var(wide, axis, keepdims=keepdims, correction=correction)
+    if (scale := scale_beyond(wide, squares, axis, 1e-30)) is None:
+        return _root(squares, 0.5).astype(x.dtype)
+    squares = var(wide * scale, axis, keepdims=keepdims, correction=correction)
+    return (_root(squares, 0.5) / scale.reshape(squares.shape)).astype(x.dtype)
+
+
+def scale_beyond(x: Tensor, squares: Tensor, axis: Axes, least: float = 0.0) -> Tensor | None:
+    """Returns powers of two that bring x near 1 along the axes, which are kept, where its squares are out of range.
+
+    None where no mean of squares is infinite, or below `least`; on a GPU always, as nothing waits for its elements.
+    """
+    found = squares.array
+    if x.device != "cpu" or not x.numel() or (np.isfinite(found) & (found >= least)).all():
+        return None
+    largest = np.abs(x.array).max(axis if axis is None else normal_axes(axis, x.ndim, "std"), keepdims=True)
+    usable = np.isfinite(largest) & (largest > 0)
+    return Tensor(np.ldexp(np.ones_like(largest), np.where(usable, -np.frexp(largest)[1], 0)), largest.shape, x.dtype,
+                  x.device)
 
 
 def _root(x: Tensor, power: float) -> Tensor:

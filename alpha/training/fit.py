@@ -18,7 +18,6 @@ from alpha.precision import MODES
 from alpha.precision import precision as in_precision
 from alpha.training import settings as of_settings
 from alpha.training.callback import Callback, Lines, as_callbacks
-from alpha.training.effects import check_parameters
 from alpha.training.history import History
 from alpha.training.metrics import Metric, accuracy, named
 from alpha.training.registries import find_loss
@@ -75,10 +74,9 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
     course = dict(total_steps=epochs * len(train), steps_per_epoch=len(train), epochs=epochs)
     made = of_settings.optimizer_of(model, optimizer, lr, schedule, warmup_steps, settings, course,
                                     max_steps or course["total_steps"], parameters_of(fit))
-    mode, measure = precision or config.precision, find_loss("fit", loss)
-    check_parameters(made, model, measure)
-    run = Trainer(model, made, measure, _metrics(metrics, loss), epochs=epochs, steps_per_epoch=len(train),
-                  max_steps=max_steps, clip=clip,
+    mode = precision or config.precision
+    run = Trainer(model, made, find_loss("fit", loss), _metrics(metrics, loss), epochs=epochs,
+                  steps_per_epoch=len(train), max_steps=max_steps, clip=clip,
                   ema=optim.ExponentialMovingAverage(model, ema) if ema else None,
                   scaler=optim.LossScaler(place) if mode in MODES and MODES[mode].scales_loss else None)
     try:

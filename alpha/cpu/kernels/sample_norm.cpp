@@ -15,9 +15,23 @@ namespace {
 
 constexpr int64_t ALONE_BELOW = 8192;
 
+// 1 / sqrt(var + eps). A var beyond float32 counts as it is, as its istd is a float32.
 INLINE float inverse_deviation(double squares, double rest, double count, double eps) {
-  const double var = float(squares / count - rest / count * (rest / count));
+  const double exact = squares / count - rest / count * (rest / count);
+  const double var = std::fabs(exact) > std::numeric_limits<float>::max() ? exact : float(exact);
   return float(1 / std::sqrt((var < 0 ? 0 : var) + eps));  // a NaN stays one
+}
+// The sum of a row, where float32 has no sums of a few
+double wide_sum(const float* row, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; i++) sum += row[i];
+  return sum;
+}
+// The sum of squares of the row less its middle, where float32 has no such squares
+double wide_squares(const float* row, float middle, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; i++) sum += (double(row[i]) - middle) * (double(row[i]) - middle);
+  return sum;
 }
 INLINE float at(const float* a, int64_t i) { return a ? a[i] : 0; }
 INLINE vfloat or_one(const float* gamma, int64_t i, int64_t left) { return gamma ? get(gamma + i, left) : number(1); }
@@ -79,6 +93,8 @@ INLINE void layer_norm_rows(const float* x, const float* gamma, const float* bet
   sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[R]) INLINED {
     UNROLL for (int r = 0; r < R; r++) sums[r] += get(in + r * n + i, left);
   });
+  UNROLL for (int r = 0; r < R; r++)
+    if (!std::isfinite(sum[r])) sum[r] = wide_sum(in + r * n, n);
   vfloat middle[R], scale[R], back[R];
   UNROLL for (int r = 0; r < R; r++) middle[r] = number(mean[first + r] = float(sum[r] / n));
   sum_row(n, away, [&](int64_t i, int64_t left, vfloat(&sums)[2 * R]) INLINED {
@@ -89,6 +105,7 @@ INLINE void layer_norm_rows(const float* x, const float* gamma, const float* bet
     }
   });
   UNROLL for (int r = 0; r < R; r++) {
+    if (!std::isfinite(away[2 * r + 1])) away[2 * r + 1] = wide_squares(in + r * n, mean[first + r], n);
     const float inverse = inverse_deviation(away[2 * r + 1], away[2 * r], n, eps), left_out = float(away[2 * r] / n);
     istd[first + r] = inverse;
     rest[first + r] = left_out;

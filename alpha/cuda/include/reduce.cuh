@@ -60,6 +60,23 @@ struct Rounded {
   INLINE Rounded(float origin, float away) : value(origin + away), rest(origin - value + away) {}
 };
 
+// 1 / sqrt(var + eps) of `rows` rows of `count` elements, and their mean, by one thread in double. It is for elements whose
+// squares, or sums, float32 does not hold, which is rare; a NaN or an infinity among them gives NaN.
+template <class T>
+INLINE float wide_statistics(const T *x, i64 rows, i64 pitch, i64 count, float eps, float origin, Rounded &middle) {
+  double sum = 0, squares = 0;
+  UNROLL_BY(1) for (i64 r = 0; r < rows; r++)
+    UNROLL_BY(1) for (i64 k = 0; k < count; k++) sum += double(to_float(x[r * pitch + k])) - origin;
+  const double away = sum / (double(rows) * count), mean = origin + away;
+  UNROLL_BY(1) for (i64 r = 0; r < rows; r++)
+    UNROLL_BY(1) for (i64 k = 0; k < count; k++) {
+      const double v = to_float(x[r * pitch + k]) - mean;
+      squares += v * v;
+    }
+  middle = Rounded(origin, float(away));
+  return float(1 / sqrt(squares / (double(rows) * count) + eps));
+}
+
 // What standardizes elements of type T, as a kernel takes it; forward it finds mean and istd.
 // wide: gamma and beta are float32, whatever T is
 template <class T> struct Norm {

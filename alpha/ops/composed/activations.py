@@ -5,7 +5,7 @@ What they and their gradients give where pieces meet, and at NaN, is PyTorch's c
 
 from __future__ import annotations
 
-from alpha.errors import ShapeError, message
+from alpha.errors import ConfigError, ShapeError, message
 from alpha.graph import grad_enabled
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Axis, Finite, NonNegative, Positive
@@ -25,9 +25,17 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772     # which keep
 # ---- piecewise linear ------------------------------------------------------------------------------------------------
 
 
+def check_limits(where: str, min_val: float, max_val: float) -> None:
+    """Raises ConfigError unless min_val is at most max_val."""
+    if min_val > max_val:
+        raise ConfigError(message(where, f"min_val is {min_val}, above max_val, which is {max_val}",
+                                  "pass the lower limit as min_val"))
+
+
 @checked
 def hardtanh(x: Tensor, min_val: Finite = -1.0, max_val: Finite = 1.0) -> Tensor:
     """y = x limited to [min_val, max_val]; the gradient is 0 at the limits too, where that of clip is g."""
+    check_limits("hardtanh", min_val, max_val)
     if not grad_enabled():
         return clip(x, min_val, max_val)
     return where(le(x, min_val), min_val, where(x >= max_val, max_val, x))
@@ -71,7 +79,8 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
     if weight.ndim > 1 or weight.numel() not in (1, x.shape[-1] if x.ndim else 1):
         raise ShapeError(message("prelu", f"weight has shape {weight.shape}, x has {x.shape}",
                                  f"pass a weight of shape (1,){f' or {x.shape[-1:]}' if x.ndim else ''}"))
-    return where(gt(x, 0), x, x * weight.astype(x.dtype))
+    slopes = weight.astype(x.dtype)
+    return where(gt(x, 0), x, x * (slopes if x.ndim else reshape(slopes, ())))
 
 
 # ---- smooth ----------------------------------------------------------------------------------------------------------
@@ -141,7 +150,7 @@ def softmin(x: Tensor, axis: Axis = -1) -> Tensor:
 
 
 @checked
-def gumbel_softmax(logits: Tensor, tau: Positive = 1.0, hard: bool = False, axis: Axis = -1) -> Tensor:
+def gumbel_softmax(logits: Tensor, tau: Positive = 1.0, hard: bool = False, *, axis: Axis = -1) -> Tensor:
     """A draw of classes that has a gradient: softmax((logits + noise) / tau), the noise of Gumbel's distribution.
 
     Args:

@@ -69,11 +69,14 @@ def diff(x: Tensor, n: Size = 1, axis: Axis = -1, prepend: Tensor | None = None,
     """y[k] = x[k + 1] - x[k] along an axis, n times over.
 
     Args:
+        n: how often; 0 gives x alone, without prepend and append, as in PyTorch.
         prepend, append: what stands before and behind x; or None.
     Raises:
         ShapeError: the axis does not exist.  DTypeError: x is of bools.
     """
     axis = normal_axis(axis, x.ndim, "diff")
+    if not n:
+        return clone(x)
     if prepend is not None or append is not None:
         x = concat([t for t in (prepend, x, append) if t is not None], axis)
     for _ in range(n):

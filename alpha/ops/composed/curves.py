@@ -162,7 +162,7 @@ def _times(x: Tensor, value: Any) -> Tensor:
 
 
 @checked
-def addmm(x: Tensor, mat1: Tensor, mat2: Tensor, beta: FiniteNumber = 1, alpha: FiniteNumber = 1) -> Tensor:
+def addmm(x: Tensor, mat1: Tensor, mat2: Tensor, *, beta: FiniteNumber = 1, alpha: FiniteNumber = 1) -> Tensor:
     """y = beta * x + alpha * (mat1 @ mat2) of two matrices; x broadcasts, and is not read where beta is 0.
 
     Raises ShapeError unless mat1 and mat2 are matrices that fit together.
@@ -171,7 +171,7 @@ def addmm(x: Tensor, mat1: Tensor, mat2: Tensor, beta: FiniteNumber = 1, alpha: 
 
 
 @checked
-def baddbmm(x: Tensor, batch1: Tensor, batch2: Tensor, beta: FiniteNumber = 1, alpha: FiniteNumber = 1) -> Tensor:
+def baddbmm(x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: FiniteNumber = 1, alpha: FiniteNumber = 1) -> Tensor:
     """y[n] = beta * x[n] + alpha * (batch1[n] @ batch2[n]) of two batches of matrices.  See addmm."""
     return _added_product("baddbmm", 3, x, batch1, batch2, beta, alpha)
 

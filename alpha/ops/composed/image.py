@@ -1,4 +1,4 @@
-"""Maps, composed of other ops: resizing, padding by modes, shuffled channels, pools of any window, embedding.
+"""Maps, composed of other ops: resizing, padding by modes, shuffled channels, embedding.
 
 Maps are (N, H, W, C), or (N, L, C) where one axis is meant: the axes between the first and the last are those of space.
 """
@@ -16,14 +16,14 @@ from alpha.backend import FLOAT_DTYPES
 from alpha.errors import ArgumentError, ConfigError, DTypeError, ShapeError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.ints import as_int, is_real
-from alpha.inputs.kinds import Channels, Finite, Padding, PadMode, Pair, ResizeMode
+from alpha.inputs.kinds import Channels, Finite, PadMode, ResizeMode
 from alpha.inputs.sizes import check_host
 from alpha.ops import shape as moves
 from alpha.ops.elementwise import where
 from alpha.ops.index import index_select, mix_rows
-from alpha.ops.pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pool_gather
-from alpha.ops.reduce import Shape, argmax, widened
-from alpha.ops.shape import permute, reshape, stack, take
+from alpha.ops.pool import adaptive_avg_pool2d, avg_pool2d
+from alpha.ops.reduce import Shape, widened
+from alpha.ops.shape import permute, reshape, take
 from alpha.tensor import Tensor, tensor
 
 # ---- borders ---------------------------------------------------------------------------------------------------------
@@ -46,20 +46,24 @@ def torch_widths(where: str, flat: Sequence[int], ndim: int) -> tuple[tuple[int,
 
 
 @checked
-def pad(x: Tensor, widths: Any, value: Any = 0, mode: PadMode = "constant") -> Tensor:
+def pad(x: Tensor, widths: Any, mode: PadMode = "constant", value: Any = 0) -> Tensor:
     """y = x with a border.
 
     Args:
         x: any shape, any dtype.
         widths: (before, after) for each axis; or, in PyTorch's form, (left, right, top, bottom) for W and H of a map.
+        mode: "constant"; "reflect": mirrored, without the edge; "replicate": the edge again; "circular": the far side;
+            or, in the place of both, the value of a constant border: pad(x, widths, 1.0).
         value: of a constant border.
-        mode: "constant"; "reflect": mirrored, without the edge; "replicate": the edge again; "circular": the far side.
     Raises:
         ShapeError: widths do not fit the axes, are negative, or a mirrored or circular border is wider than x has.
         ConfigError: the mode is unknown.
     """
-    if isinstance(value, str):  # PyTorch's order: pad(x, widths, mode, value)
-        value, mode = (0, value) if mode == "constant" else (mode, value)
+    if not isinstance(mode, str):
+        if isinstance(value, str) or value != 0:
+            raise ArgumentError(message("pad", f"mode is {shown(mode)} and value {shown(value)}, one is a mode",
+                                        'pass pad(x, widths, "constant", 1.0), say'))
+        value, mode = mode, "constant"
     if isinstance(widths, (tuple, list)) and widths and all(as_int(w) is not None for w in widths):
         if min(widths) < 0:
             raise ShapeError(message("pad", f"widths {tuple(widths)} are negative", "cut with slices: x[:, 1:-1]"))
@@ -121,7 +125,8 @@ def interpolate(x: Tensor, size: Any = None, scale_factor: Any = None, mode: Res
     Args:
         x: shape (N, H, W, C) or (N, L, C); float, or any dtype for "nearest".
         size: (OH, OW), or an int for all axes of space; or
-        scale_factor: number or numbers above 0; y then has floor(H * scale_factor) rows.
+        scale_factor: number or numbers above 0; y then has floor(H * scale_factor) rows, 1 / scale_factor apart.
+            An axis whose length stays is copied, but for "bicubic" and "nearest-exact".
         mode: "nearest", "nearest-exact", "bilinear" (also "linear"), "bicubic", or "area": means of windows.
         align_corners: whether the outermost pixels of x and y lie on each other; for "bilinear" and "bicubic".
             None counts as False; the other modes take None alone.
@@ -150,13 +155,24 @@ def interpolate(x: Tensor, size: Any = None, scale_factor: Any = None, mode: Res
     for axis, (length, apart) in enumerate(targets, 1):
         n = x.shape[axis]
         if mode.startswith("nearest"):
-            offset = np.float32(0.5 if mode == "nearest-exact" else 0)
-            places = np.floor((np.arange(length, dtype=np.float32) + offset) * np.float32(apart)).astype(np.int64)
+            places = _nearest(n, length, apart, mode)
             if not (length == n and (places == np.arange(n)).all()):
-                wide = _repeated(wide, axis, length, np.minimum(places, n - 1))
-        else:
+                wide = _repeated(wide, axis, length, places)
+        elif length != n or mode == "bicubic" or align_corners:
             wide = _mixed(wide, axis, length, apart, mode, align_corners)
     return wide.astype(x.dtype)
+
+
+def _nearest(n: int, length: int, apart: float, mode: str) -> np.ndarray:
+    """Returns the row of n that each of `length` rows is.
+
+    As in PyTorch, "nearest" leaves an axis as it is, or doubles it, whichever factor led to that length.
+    """
+    k = np.arange(length)
+    if mode == "nearest" and length in (n, 2 * n):
+        return k * n // length
+    offset = np.float32(0.5 if mode == "nearest-exact" else 0)
+    return np.minimum(np.floor((k.astype(np.float32) + offset) * np.float32(apart)).astype(np.int64), n - 1)
 
 
 def _repeated(x: Tensor, axis: int, length: int, places: np.ndarray) -> Tensor:
@@ -225,7 +241,8 @@ def _cubic(t: np.ndarray, outer: bool) -> np.ndarray:
 # ---- channels --------------------------------------------------------------------------------------------------------
 
 
-def _check_maps(where: str, x: Tensor) -> Shape:
+def check_maps(where: str, x: Tensor) -> Shape:
+    """Returns the shape of x.  Raises ShapeError in the name of `where` unless x has 4 axes."""
     if x.ndim != 4:
         raise ShapeError(message(where, f"x has {x.ndim} axes, 4 are needed (N H W C)", "reshape x", x=x.shape))
     return x.shape
@@ -237,7 +254,7 @@ def pixel_shuffle(x: Tensor, upscale_factor: Channels) -> Tensor:
 
     Raises ShapeError unless x is (N, H, W, C) with C a multiple of r * r.
     """
-    n, h, w, c = _check_maps("pixel_shuffle", x)
+    n, h, w, c = check_maps("pixel_shuffle", x)
     r = upscale_factor
     if c % (r * r):
         raise ShapeError(message("pixel_shuffle", f"{c} channels are no multiple of {r} * {r}",
@@ -249,7 +266,7 @@ def pixel_shuffle(x: Tensor, upscale_factor: Channels) -> Tensor:
 @checked
 def pixel_unshuffle(x: Tensor, downscale_factor: Channels) -> Tensor:
     """The inverse of pixel_shuffle.  Raises ShapeError unless height and width are multiples of downscale_factor."""
-    n, h, w, c = _check_maps("pixel_unshuffle", x)
+    n, h, w, c = check_maps("pixel_unshuffle", x)
     r = downscale_factor
     if h % r or w % r:
         raise ShapeError(message("pixel_unshuffle", f"a map of {h} x {w} is no multiple of {r}",
@@ -292,81 +309,7 @@ def local_response_norm(x: Tensor, size: Channels, alpha: Finite = 1e-4, beta: F
     return (wide / (means * alpha + k) ** beta).astype(x.dtype)
 
 
-# ---- pools of any window ---------------------------------------------------------------------------------------------
-
-
-def _ceil_extra(n: int, k: int, s: int, p: int, d: int) -> int:
-    """Returns how many rows a map lacks for the last window of ceil_mode, which begins in the map or before it."""
-    reach = d * (k - 1) + 1
-    count = -(-(n + 2 * p - reach) // s) + 1
-    if (count - 1) * s >= n + p:
-        count -= 1
-    return max(0, (count - 1) * s + reach - (n + 2 * p))
-
-
-@checked
-def max_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
-                     dilation: Pair = 1, ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
-    """Returns (y, index) of a max_pool2d with dilated windows, or one more where the map does not divide: ceil_mode.
-
-    Args, shapes and errors: see max_pool2d. The index counts in x: ih*IW + iw.
-    """
-    _, h, w, _ = _check_maps("max_pool2d", x)
-    stride = kernel_size if stride is None else stride
-    far = [_ceil_extra(m, k, s, p, d) if ceil_mode else 0
-           for m, k, s, p, d in zip((h, w), kernel_size, stride, padding, dilation)]
-    if dilation == (1, 1) and far == [0, 0]:
-        return max_pool2d.full(x, kernel_size=kernel_size, stride=stride, padding=padding)
-    if any(2 * p > k for p, k in zip(padding, kernel_size)):
-        raise ShapeError(message("max_pool2d", f"padding {padding} exceeds half of kernel_size {kernel_size}",
-                                 "use less padding, or a larger kernel_size: a window must meet the input"))
-    lowest = -float("inf") if x.dtype in FLOAT_DTYPES else 0
-    (t, left), (b, r) = padding, [p + e for p, e in zip(padding, far)]
-    whole = moves.pad(x, ((0, 0), (t, b), (left, r), (0, 0)), lowest)
-    spans = [(m - d * (k - 1) - 1) // s + 1 for m, k, s, d in zip(whole.shape[1:3], kernel_size, stride, dilation)]
-    if min(spans) < 1:
-        raise ShapeError(message("max_pool2d", f"a window of {kernel_size}, dilation {dilation}, does not fit into "
-                                 f"{x.shape}", "use a smaller kernel_size, or a larger map"))
-    for m, p, k, s, d, o in zip((h, w), padding, kernel_size, stride, dilation, spans):
-        taps = np.arange(o)[:, None] * s - p + np.arange(k) * d
-        if not ((taps >= 0) & (taps < m)).any(1).all():
-            raise ShapeError(message("max_pool2d", f"a window of kernel_size {kernel_size}, dilation {dilation} lies "
-                                     "in the padding alone", "use less padding, or less dilation", x=x.shape))
-    starts = [(i * dilation[0], j * dilation[1]) for i in range(kernel_size[0]) for j in range(kernel_size[1])]
-    rows = [np.arange(o) * s for o, s in zip(spans, stride)]
-    elements = stack([whole.detach()[:, i:i + (spans[0] - 1) * stride[0] + 1:stride[0],
-                                     j:j + (spans[1] - 1) * stride[1] + 1:stride[1]] for i, j in starts], 0)
-    best = argmax(elements, 0)
-    offsets = take(tensor([i * w + j for i, j in starts], "int64", x.device), best)
-    corner = ((rows[0] - t)[:, None] * w + rows[1] - left).reshape(1, *spans, 1)
-    index = offsets + tensor(corner, "int64", x.device)
-    return pool_gather(x, index), index.astype("int32")
-
-
-@checked
-def avg_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
-                     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: Channels | None = None
-                     ) -> Tensor:
-    """avg_pool2d with one window more where the map does not divide (ceil_mode), or sums over a number of one's own.
-
-    Args, shapes and errors: see avg_pool2d.
-    """
-    _, h, w, _ = _check_maps("avg_pool2d", x)
-    stride = kernel_size if stride is None else stride
-    far = [_ceil_extra(m, k, s, p, 1) if ceil_mode else 0
-           for m, k, s, p in zip((h, w), kernel_size, stride, padding)]
-    if far == [0, 0] and divisor_override is None:
-        return avg_pool2d(x, kernel_size, stride, padding, count_include_pad)
-    whole = moves.pad(x, ((0, 0), *[(p, p + e) for p, e in zip(padding, far)], (0, 0)))
-    y = avg_pool2d(whole, kernel_size, stride)
-    counts = []
-    for m, k, s, p, o in zip((h, w), kernel_size, stride, padding, y.shape[1:3]):
-        first = np.arange(o) * s - p
-        edge = p if count_include_pad else 0
-        counts.append(np.minimum(first + k, m + edge) - np.maximum(first, -edge))
-    count = np.full((1, 1, 1, 1), divisor_override) if divisor_override else (
-        counts[0][:, None] * counts[1]).reshape(1, *y.shape[1:3], 1)
-    return y * tensor(prod(kernel_size) / count, y.dtype, y.device)
+# ---- tables ----------------------------------------------------------------------------------------------------------
 
 
 @checked
@@ -378,13 +321,21 @@ def embedding(index: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
         weight: shape (rows, dim).
         padding_idx: the row whose gradient is 0; None: there is none.
     Raises:
-        ShapeError: an index is out of range (on a GPU its row is NaN).  DTypeError: it is no integer.
+        ShapeError: an index is out of range (on a GPU its row is NaN), weight has not two axes, or
+            padding_idx is out of range.
+        ArgumentError: index is no integer.
     """
     if index.is_floating_point or index.dtype in ("bool", "uint8"):
         raise ArgumentError(message("embedding", f"index has dtype {index.dtype}, int32 or int64 is needed",
                                     "pass embedding(index, weight)", index=index.shape, weight=weight.shape))
+    if weight.ndim != 2:
+        raise ShapeError(message("embedding", f"weight has {weight.ndim} axes, 2 are needed (rows, dim)",
+                                 "reshape weight; ops.take(weight, index) takes any", weight=weight.shape))
+    if padding_idx is not None and not -weight.shape[0] <= padding_idx < weight.shape[0]:
+        raise ShapeError(message("embedding", f"padding_idx is {padding_idx}, weight has {weight.shape[0]} rows",
+                                 "choose a row of weight", weight=weight.shape))
     y = take(weight, index)
     if padding_idx is None or not weight.requires_grad:
         return y
     row = padding_idx if padding_idx >= 0 else padding_idx + weight.shape[0]
-    return where(reshape(index == row, (*index.shape, *[1] * (weight.ndim - 1))), y.detach(), y)
+    return where(reshape(index == row, (*index.shape, 1)), y.detach(), y)

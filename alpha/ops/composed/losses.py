@@ -158,7 +158,7 @@ def multi_margin_loss(x: Tensor, target: Tensor, p: Power = 1, margin: Finite = 
 
 
 @checked
-def poisson_nll_loss(x: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: Positive = 1e-8, *,
+def poisson_nll_loss(x: Tensor, target: Tensor, log_input: bool = True, full: bool = False, *, eps: Positive = 1e-8,
                      reduction: Reduction = "mean") -> Tensor:
     """Negative log-likelihood of counts of a Poisson distribution: e^x - target * x.
 

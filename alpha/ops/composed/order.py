@@ -59,6 +59,7 @@ def quantile(x: Tensor, q: Any, axis: Axis | None = None, keepdims: bool = False
     Args:
         x: any shape with elements; float.
         q: number in [0, 1], or a list or tensor of these, whose axis is then the first of y; the host looks at them.
+            A tensor gets a gradient for "linear"; for the others y does not change with q.
         axis: int, or None: of all elements.
         interpolation: between the two nearest elements: "linear", "lower", "higher", "nearest" or "midpoint".
     Raises:
@@ -84,8 +85,14 @@ def quantile(x: Tensor, q: Any, axis: Axis | None = None, keepdims: bool = False
         low = high = np.rint(places).astype(int)
     below, above = (index_select(ordered, last, k) for k in (low, high))
     weights = {"linear": places - low, "midpoint": np.full(places.shape, 0.5)}.get(interpolation)
-    y = (above if interpolation == "higher" else below) if weights is None else lerp(
-        below, above, tensor(weights.astype(np.float64), x.dtype, x.device))
+    if weights is None:
+        y = above if interpolation == "higher" else below
+    else:
+        share = tensor(weights.astype(np.float64), x.dtype, x.device)
+        if interpolation == "linear" and isinstance(q, Tensor) and q.requires_grad:
+            moving = reshape(q, (-1,)).to(x.device, x.dtype) * (n - 1)
+            share = share + (moving - moving.detach())
+        y = lerp(below, above, share)
     y = where(any(isnan(rows.detach()), -1, True), float("nan"), y)
     shape = kept if keepdims else left
     return reshape(to_axis(y, last, 0), (*shares.shape, *shape))

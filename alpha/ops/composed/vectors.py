@@ -9,7 +9,7 @@ from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Axis, Count, NonNegative, Order
 from alpha.ops.elementwise import broadcast_shape, clip
 from alpha.ops.logic import rsqrt
-from alpha.ops.reduce import normal_axis, vector_norm, widened
+from alpha.ops.reduce import normal_axis, scale_beyond, vector_norm, widened
 from alpha.tensor import Tensor
 
 
@@ -38,7 +38,13 @@ def rms_norm(x: Tensor, gamma: Tensor | None = None, *, normalized_ndim: Count =
     wide = widened(x)
     if eps is None:
         eps = float(np.finfo(wide.dtype).eps)
-    y = wide * rsqrt((wide * wide).mean(tuple(range(-normalized_ndim, 0)), True) + eps)
+    axes = tuple(range(-normalized_ndim, 0))
+    squares = (wide * wide).mean(axes, True)
+    if (scale := scale_beyond(wide, squares, axes)) is None:
+        y = wide * rsqrt(squares + eps)
+    else:
+        wide = wide * scale
+        y = wide * rsqrt((wide * wide).mean(axes, True) + scale * scale * eps)
     return (y if gamma is None else y * gamma.astype(y.dtype)).astype(x.dtype)
 
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import alpha
+import alpha.nn.functional as F
 from alpha import ops
 from alpha.cuda.runtime import memory
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.activation import relu_grad
 from alpha.ops.norm import batch_norm_act
+from alpha.ops.pool import adaptive_max_pool2d
 from tests.cuda.lazy.deferred_oracle import cuda, planes
 from tests.cuda.lazy.operand_oracle import normal
 from tests.test_loss_tails import exact_cross_entropy
@@ -134,3 +136,31 @@ def test_labels_that_changed_before_backward_touch_no_other_memory() -> None:
         loss.backward()
         assert (np.isnan(x.grad.numpy()).all(1) == [False, False, True, False, False]).all()
         assert np.isfinite(x.grad.numpy()[[0, 1, 3, 4]]).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 40), (2, 300, 5), (2, 20000)])
+def test_sample_norms_of_huge_values_are_the_cpus(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    ordinary, g = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    for scale in (1e19, 1e30, 1e37):
+        x = ordinary * np.float32(scale)
+        for norm in (ops.layer_norm, lambda t: ops.group_norm(t, groups=1)):
+            here, there = (norm(alpha.tensor(x, device=device)).numpy() for device in ("cpu", "cuda"))
+            assert_equal_at(there, here, rtol=1e-5, atol=1e-6)
+        found = []
+        for device in ("cpu", "cuda"):
+            leaf = alpha.tensor(x, device=device, requires_grad=True)
+            ops.layer_norm(leaf).backward(alpha.tensor(g, device=device))
+            found.append(leaf.grad.numpy() * np.float32(scale))
+        assert_equal_at(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+def test_pools_of_infinity_and_nan_name_the_elements_that_the_cpu_names() -> None:
+    x = np.random.default_rng(0).choice([-np.inf, -np.inf, np.nan, 1.0], (2, 7, 9, 5)).astype(np.float32)
+    for dtype in ("float32", "bfloat16"):
+        for pool in (lambda t: F.max_pool2d(t, 3, 2, 1, 2, True, return_indices=True),
+                     lambda t: F.max_pool2d(t, 2, 2, 1, 1, True, return_indices=True),
+                     lambda t: adaptive_max_pool2d.full(t, output_size=(2, 3))):
+            (y, index), (here, place) = (pool(alpha.tensor(x, device="cuda").astype(dtype)), pool(alpha.tensor(x)))
+            assert np.array_equal(y.astype("float32").numpy(), here.numpy(), equal_nan=True)
+            assert np.array_equal(index.numpy(), place.numpy())

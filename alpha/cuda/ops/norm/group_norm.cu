@@ -41,7 +41,12 @@ INLINE void finish(const T *x, const float *partial, const SampleNorm<T> &norm, 
   const MeanAndVariance of(chunks, teams.k * w.chunks, w.rows * teams.k, team.lane, teams.width, FoldGroup<1>());
   if (team.lane || !team.there) return;
   const float origin = origin_at(x + team.sample * w.rows * channels + team.channel);
-  norm.put(team.item, Rounded(origin, of.mean), float(1 / sqrt(of.var + eps)));
+  Rounded middle(origin, of.mean);
+  float root = float(1 / sqrt(of.var + eps));
+  if (!(of.var < double(INFINITY)))
+    root = wide_statistics(x + team.sample * w.rows * channels + team.channel, w.rows, channels, teams.k, eps, origin,
+                           middle);
+  norm.put(team.item, middle, root);
 }
 
 template <class T, int N>

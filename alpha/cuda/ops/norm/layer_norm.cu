@@ -50,14 +50,16 @@ INLINE void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__r
     unpack(v, held[j]);
     sum += sum_of(v, origin);
   });
-  const Rounded middle(origin, fold_group(sum, width, Add()) / n);
+  Rounded middle(origin, fold_group(sum, width, Add()) / n);
   each([&](int j, int) {
     float v[N];
     unpack(v, held[j]);
     UNROLL for (int k = 0; k < N; k++) v[k] -= middle.value, v[k] = (v[k] - middle.rest) * (v[k] - middle.rest);
     squares += sum_of(v);
   });
-  const float root = 1 / sqrtf(fold_group(squares, width, Add()) / n + eps);
+  const float var = fold_group(squares, width, Add()) / n;
+  float root = 1 / sqrtf(var + eps);
+  if (!(var < INFINITY) && row < rows) root = wide_statistics(x, 1, n, n, eps, origin, middle);
   if (lane == 0 && row < rows) norm.put(row, middle, root);
   each([&](int j, int column) {
     float v[N], scale[N], shift[N];

@@ -191,7 +191,6 @@ template <int V, class X, class Y, class Index>
 INLINE void window_max(const Pool &p, int oh, int ow, i64 from, i64 at, const X &x, Y &&y, Index *index) {
   const Range rows = p.h.window(oh), columns = p.w.window(ow);
   const Naming<Index> name(p, oh, ow);
-  const bool first_nan = !p.h.kernel;  // of several NaNs an adaptive window takes the first, others the last
   float best[V];
   int where[V];
   UNROLL for (int l = 0; l < V; l++) {
@@ -203,7 +202,7 @@ INLINE void window_max(const Pool &p, int oh, int ow, i64 from, i64 at, const X 
       [&](const typename X::Piece &item, int row, int column) {
         UNROLL for (int l = 0; l < V; l++) {
           const float v = x.at(item, l);
-          if (v > best[l] || (v != v && !(first_nan && best[l] != best[l]))) {
+          if (v > best[l] || v != v) {  // the last of several NaNs
             best[l] = v;
             where[l] = name(row, column);
           }
