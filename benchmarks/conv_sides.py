@@ -104,13 +104,16 @@ def reference(shape: ConvShape, pass_name: str, x: Any, w: Any, g: Any) -> Any:
     out = torch.zeros_like(w if pass_name == "wgrad" else g)
     for fh in range(shape.f):
         for fw in range(shape.f):
-            met = padded[:, fh:fh + s * (oh - 1) + 1:s, fw:fw + s * (ow - 1) + 1:s]
+            met = padded[:, fh:fh + s * (oh - 1) + 1:s, fw:fw + s * (ow - 1) + 1:s].unflatten(3, (shape.groups, -1))
+            if pass_name == "wgrad":     # of the first filters, each with the channels of its group
+                of_filter = torch.arange(len(w), device=w.device) // (shape.oc // shape.groups)
+                out[:, fh, fw] = torch.einsum("nhwo,nhwoi->oi", g, met[..., of_filter, :])
+                continue
+            filters = w[:, fh, fw].unflatten(0, (shape.groups, -1))
             if pass_name == "fprop":
-                out += met @ w[:, fh, fw].T
-            elif pass_name == "dgrad":
-                met += g @ w[:, fh, fw]
+                out += torch.einsum("nhwgi,goi->nhwgo", met, filters).flatten(3)
             else:
-                out[:, fh, fw] = g.flatten(0, 2).T @ met.flatten(0, 2)
+                met += torch.einsum("nhwgo,goi->nhwgi", g.unflatten(3, (shape.groups, -1)), filters)
     return padded[:, p:p + shape.hw, p:p + shape.hw] if pass_name == "dgrad" else out
 
 

@@ -252,7 +252,7 @@ def test_settings_of_a_loader_serve_the_data_that_are_no_loader() -> None:
     (dict(metrics=[lambda y, t: y.mean(), lambda y, t: y.sum()]), ("two of them are called '<lambda>'",)),
     (dict(schedule="plateau"), ("schedule is", "Plateau(patience=3)")),
     (dict(schedule=optim.ReduceLROnPlateau), ("schedule is", "Plateau(patience=3)")),
-], ids=str)
+], ids=lambda v: " and ".join(v) if isinstance(v, dict) else "")
 def test_a_setting_without_effect_is_refused(settings: dict, both: tuple) -> None:
     with refused(ConfigError, *both):
         run(**settings)
