@@ -79,8 +79,8 @@ class Family:
         found = []
         for member in tuple(self.members):
             place = member()
-            t = place and place.tensor()
-            if t is not None and t._kin is place and t.array is place.array():
+            t = None if place is None else place.tensor()
+            if place is not None and t is not None and t._kin is place and t.array is place.array():
                 found.append((t, place))
         return found
 
@@ -164,7 +164,7 @@ def _dense(shape: Shape) -> Shape:
 
 @lru_cache(maxsize=4096)
 def strides_under(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
-    """Returns the strides of elements under another shape; None where one stride for each axis cannot tell them."""
+    """Returns strides of elements under another shape; None where one for each axis cannot tell their places."""
     if 0 in shape or not shape:
         return _dense(new)
     found, k = [0] * len(new), len(new) - 1
@@ -197,11 +197,11 @@ def _permuted(a: np.ndarray, axes: Shape) -> np.ndarray:
 
 
 def _sliced(a: np.ndarray, ranges: tuple[tuple[int, int, int], ...], shape: Shape, in_place: bool) -> np.ndarray:
-    key = []
-    for first, count, step in ranges:
+    key: list[Any] = [...]
+    for first, count, step in reversed(ranges):
         stop = first + count * step
-        key.append(slice(first, stop if stop >= 0 else None, step) if count else slice(0))
-    part = a[(*key, ...)]
+        key.insert(0, slice(first, stop if stop >= 0 else None, step) if count else slice(0))
+    part = a[tuple(key)]
     if part.shape == shape:
         return part
     strides = strides_under(part.shape, part.strides, shape)    # axes of length 1 went or came
@@ -296,15 +296,15 @@ def prepare(where: str, t: Tensor) -> list[tuple[Tensor, Place]]:
 
 def follow(t: Tensor, kin: list[tuple[Tensor, Place]]) -> None:
     """Carries the elements of t, which were changed, to members that have copies of them."""
-    family, backend = t._kin.family, get_backend(t.device)
+    of_t = place_of(t)
+    family, backend = of_t.family, get_backend(t.device)
     root = next((v for v, p in family.living() if p.above is None), None)
-    whole = None    # the root's array, with what has changed
+    whole = at = None   # the root's array, with what has changed; number in t of each element of the root
     if t.device == "cpu" and root is not None:
         whole = root.array
-        there = t._kin.through(whole)
+        there = of_t.through(whole)
         if not np.may_share_memory(whole, t.array):
             there[...] = t.array
-    at: Any = None
     changed = []
     for v, place in kin:
         if whole is not None:
@@ -313,7 +313,7 @@ def follow(t: Tensor, kin: list[tuple[Tensor, Place]]) -> None:
         else:
             if at is None:
                 at = np.full(prod(family.shape), -1)
-                at[t._kin.numbers().reshape(-1)] = np.arange(t.numel())
+                at[of_t.numbers().reshape(-1)] = np.arange(t.numel())
             _take_over(backend, v, t, at[place.numbers().reshape(-1)])
         changed.append(v.array)
     versions.note(versions.histories(t.device, changed))
@@ -376,8 +376,8 @@ def hand_over(where: str, t: Tensor) -> None:
 def relatives(t: Tensor) -> list[Tensor]:
     """Returns the other tensors of the family of t that are there."""
     place = t._kin
-    return [] if place is None or place.array() is not t.array else [
-        v for v, _ in place.family.living() if v is not t]
+    alone = place is None or place.array() is not t.array
+    return [] if alone else [v for v, _ in place.family.living() if v is not t]  # type: ignore[union-attr]
 
 
 def shape_of_another(t: Tensor) -> Shape | None:

@@ -101,10 +101,9 @@ def test_in_place_arithmetic() -> None:
 
 def test_views_follow_the_whole_and_the_whole_follows_views() -> None:
     t = cuda()
-    parts = [t[:1], t[:, :2], t.T, t[:, 1].unsqueeze(0), t.reshape(3, 2)[:, 1], t.diagonal(), t[:, :1].expand(2, 3)[1]]
     host = alpha.tensor(A)
-    same = [host[:1], host[:, :2], host.T, host[:, 1].unsqueeze(0), host.reshape(3, 2)[:, 1], host.diagonal(),
-            host[:, :1].expand(2, 3)[1]]
+    parts, same = ([x[:1], x[:, :2], x.T, x[:, 1].unsqueeze(0), x.reshape(3, 2)[:, 1], x.diagonal(),
+                    x[:, :1].expand(2, 3)[:, 1]] for x in (t, host))
     for k in range(len(parts)):
         for every, whole in ((parts, t), (same, host)):
             every[k].fill_(float(10 + k))
