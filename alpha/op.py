@@ -97,7 +97,8 @@ class Op(Signature):
         self.gives: type[Tensor] = body.get("gives", Tensor)
         self.own = _ours(cls.__module__)  # one of alpha's
         self.checked = not self.own       # whether to look at what implementations return
-        self.foreign = not self.own       # whether to see that these change and return none of the args
+        # Whether to see that implementations change and return none of the args: kernels made of an equation do not.
+        self.foreign = not self.own and not body.get("equation")
         self.vjp: Callable[..., Sequence[Any]] | None = body.get("vjp")
         self.vjp_of = {a.name: body[f"vjp_{a.name}"] for a in self.args if f"vjp_{a.name}" in body}
         names = {a.name: k for k, a in enumerate(self.args)}
