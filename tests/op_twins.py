@@ -173,7 +173,7 @@ def _reduction(name: str, **more: Any) -> Callable[[Draw], Twin]:
         shape = draw(shapes)
         axis, keep = draw(st.integers(-len(shape), len(shape) - 1)), draw(st.booleans())
         theirs = {"max": "amax", "min": "amin"}.get(name, name)
-        return Twin(lambda x: getattr(ops, name)(x, axis, keep) * 2.0,
+        return Twin(lambda x: getattr(ops, name)(x, axis, keepdims=keep) * 2.0,
                     lambda t: getattr(t, theirs)(axis, keepdim=keep, **more) * 2.0, [floats(shape, 1)])
     return make
 
