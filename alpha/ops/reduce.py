@@ -307,7 +307,7 @@ def std(x: Tensor, axis: Axes = None, *, keepdims: bool = False, correction: Siz
     """
     wide = widened(x)
     squares = var(wide, axis, keepdims=keepdims, correction=correction)
-    if (scale := scale_beyond(wide, squares, axis, 1e-30)) is None:
+    if (scale := scale_beyond(wide, squares, axis, 1e-30, 40)) is None:
         return _root(squares, 0.5).astype(x.dtype)
     squares = var(wide * scale, axis, keepdims=keepdims, correction=correction)
     return (_root(squares, 0.5) / scale.reshape(squares.shape)).astype(x.dtype)

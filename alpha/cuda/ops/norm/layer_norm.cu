@@ -59,7 +59,27 @@ INLINE void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__r
   });
   const float var = fold_group(squares, width, Add()) / n;
   float root = 1 / sqrtf(var + eps);
-  if (!(var < INFINITY) && row < rows) root = wide_statistics(x, 1, n, n, eps, origin, middle);
+  const bool beyond = !(var < INFINITY);
+  if (width > 32 ? __syncthreads_or(beyond) : __any_sync(~0u, beyond)) {  // of small multiples, beside which eps is 0
+    constexpr float SMALL = 0x1p-100f;
+    sum = squares = 0;
+    each([&](int j, int) {
+      float v[N];
+      unpack(v, held[j]);
+      UNROLL for (int k = 0; k < N; k++) v[k] *= SMALL;
+      sum += sum_of(v, origin * SMALL);
+    });
+    sum = fold_group(sum, width, Add()) / n / SMALL;
+    if (beyond) middle = Rounded(origin, sum);
+    each([&](int j, int) {
+      float v[N];
+      unpack(v, held[j]);
+      UNROLL for (int k = 0; k < N; k++) v[k] = (v[k] - middle.value - middle.rest) * SMALL, v[k] *= v[k];
+      squares += sum_of(v);
+    });
+    const float scaled = SMALL / sqrtf(fold_group(squares, width, Add()) / n);
+    if (beyond) root = scaled;
+  }
   if (lane == 0 && row < rows) norm.put(row, middle, root);
   each([&](int j, int column) {
     float v[N], scale[N], shift[N];
