@@ -313,9 +313,8 @@ def std(x: Tensor, axis: Axes = None, *, keepdims: bool = False, correction: Siz
     return (_root(squares, 0.5) / scale.reshape(squares.shape)).astype(x.dtype)
 
 
-def scale_beyond(x: Tensor, squares: Tensor, axis: Axes, least: float = 0.0) -> Tensor | None:
-    """Returns powers of two that bring x near 2**20 along the axes, which are kept, where its squares are out of
-    range: the gradient, divided by them, stays in range too.
+def scale_beyond(x: Tensor, squares: Tensor, axis: Axes, least: float = 0.0, power: int = 0) -> Tensor | None:
+    """Returns powers of two that bring x near 2^power, or 2^-power, along the axes, where its squares are out of range.
 
     None where no mean of squares is infinite, or below `least`; on a GPU always, as nothing waits for its elements.
     """
@@ -324,8 +323,9 @@ def scale_beyond(x: Tensor, squares: Tensor, axis: Axes, least: float = 0.0) -> 
         return None
     largest = np.abs(x.array).max(axis if axis is None else normal_axes(axis, x.ndim, "std"), keepdims=True)
     usable = np.isfinite(largest) & (largest > 0)
-    powers = np.where(usable, 20 - np.frexp(largest)[1], 0)
-    return Tensor(np.ldexp(np.ones_like(largest), powers), largest.shape, x.dtype, x.device)
+    exponent = np.frexp(largest)[1]
+    scale = np.ldexp(np.ones_like(largest), np.where(usable, np.where(exponent > 0, power, -power) - exponent, 0))
+    return Tensor(scale, largest.shape, x.dtype, x.device)
 
 
 def _root(x: Tensor, power: float) -> Tensor:
