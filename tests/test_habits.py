@@ -165,7 +165,7 @@ TWINS = {
     "alpha.nn.LSTM(3, 4)": "Linear", "optim.lr_scheduler": "alpha.optim.schedule", "optim.schedule.StepLR": "step(lr",
     "alpha.compile(model)": "alpha.capture", "alpha.autocast('cuda')": "alpha.precision",
     "alpha.empty(3)": "alpha.zeros",
-    "values, index = x.max(dim=1)": "argmax", "alpha.zeros(2, 3)": "zeros((2, 3))",
+    "values, index = x.max(dim=1)": "argmax", "alpha.zeros((2,), 3)": "zeros((2, 3))",
     "alpha.data.WeightedRandomSampler": "rng.choice", "alpha.log_softmax(x, 1)": "x.log_softmax",
     "alpha.add(x, x, alpha=2)": "x + y", "alpha.inf": "float(", "x.max(dim=1).values": "x.argmax",
     "optim.lr_scheduler.SequentialLR": "lambda step", "alpha.nn.utils": "clip_grad_norm",
