@@ -180,6 +180,7 @@ METHOD_CALLS: dict[str, list[Call]] = {
 
 # Values of one callable's parameter, where the name alone does not say them.
 VALUES: dict[str, list[Any]] = {
+    "max_unpool2d.stride": [3], "max_unpool2d.output_size": [(7, 7)],
     "argmax.axis": [0], "vector_norm.p": [1, 3], "pairwise_distance.p": [1.0], **{f"{name}.axis": [1] for name in (
         "chunk", "concat", "split", "stack", "tensor_split", "unbind")}, "softmax.axis": [0], "diff.prepend": [Array(4,
         1)],

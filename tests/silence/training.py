@@ -166,6 +166,34 @@ def evaluated(f: Callable[..., Any], **given: Any) -> Any:
     return f(a_run(), list(data.DataLoader((IMAGES, LABELS), 4)), **given)
 
 
+def masked(f: Callable[..., Any], **given: Any) -> Any:
+    """Augment on images with masks of their height and width."""
+    masks = (IMAGES[..., 0] % 3).astype(np.int64)
+    return list(data.DataLoader((IMAGES, masks), 10, augment=f(crop=2, **{"mask_fill": 9, **given})))
+
+
+def unpooled(f: Callable[..., Any], **given: Any) -> Any:
+    """max_unpool2d of what max_pool2d gives."""
+    y, index = nn.functional.max_pool2d(ops.rand((1, 6, 6, 2)), 2, return_indices=True)
+    return f(y, index, 2, **given)
+
+
+def lowered(f: Callable[..., Any], **given: Any) -> Any:
+    """The rate after epochs in which one column falls and another stays."""
+    plateau, run = f(patience=0, **given), a_run()
+    plateau.on_start(run)
+    for k in range(4):
+        plateau.on_epoch(run, {"val_loss": 1.0 / (k + 1), "train_loss": 1.0, "val_accuracy": 0.5})
+    return run.optimizer.param_groups[0]["lr"]
+
+
+def row_of(f: Callable[..., Any], **given: Any) -> Any:
+    model = small()
+    run = training.Trainer(model, optim.SGD(model.parameters(), lr=0.1), ops.cross_entropy, {}, epochs=2,
+                           steps_per_epoch=3, ema=optim.ExponentialMovingAverage(model, 0.5))
+    return {k: v for k, v in f(run, None, 0, **given).items() if "sec" not in k}
+
+
 def tensorboard(f: Callable[..., Any], **given: Any) -> Any:
     """How many lines a run writes."""
     training.fit(small(), (IMAGES, LABELS), batch_size=1, epochs=3, progress=False, callbacks=[f("board", **given)])
@@ -174,7 +202,10 @@ def tensorboard(f: Callable[..., Any], **given: Any) -> Any:
 
 CALLS: dict[str, list[Call]] = {
     "data.Augment": [lambda f, **given: list(data.DataLoader((IMAGES, LABELS), 10, augment=f(**given))),
-                     lambda f, **given: list(data.DataLoader((IMAGES, LABELS), 10, augment=f(flip=True, **given)))],
+                     lambda f, **given: list(data.DataLoader((IMAGES, LABELS), 10, augment=f(flip=True, **given))),
+                     masked],
+    "F.max_unpool2d": [unpooled], "training.Plateau": [lowered], "Trainer.make_row": [row_of],
+    "training.History": [lambda f, **given: f([{"loss": 1.0}], **given).ema is None],
     "data.DataLoader": [loader(), loader(shuffle=True), loader(workers=1), loader(augment="crop=2")],
     "data.random_split": [lambda f, **given: [list(part.indices) for part in f(range(10), [6, 4], **given)]],
     "data.steps_per_epoch": [lambda f, **given: f(10, 4, **given)],
@@ -207,5 +238,7 @@ VALUES: dict[str, list[Any]] = {
     "ImageFolder.size": [4], "register_dataset.augment": ["flip"], "register_optimizer.lr": [0.5],
     "TensorBoard.every": [4], "Trainer.evaluate.loss": [ops.mse_loss], "Trainer.train_epoch.callbacks": [[Told()]],
     "summary.batch_size": [3], "create.num_classes": [7], "DataLoader.drop_last": [True], "Augment.crop": [2],
-    "Augment.cutout": [3],
+    "Augment.cutout": [3], "Augment.mask_fill": [7], "fit.batch_size": [5], "fit.seed": [3], "fit.drop_last": [True],
+    "History.ema": [object()], "make_row.averaged": [{"loss": 0.5}], "Trainer.make_row.averaged": [{"loss": 0.5}],
+    "Plateau.column": ["train_loss", "val_accuracy"],
 }
