@@ -1,41 +1,29 @@
 """The command line of alpha: `python -m alpha COMMAND`, or `alpha COMMAND` where it is installed.
 
-    alpha, alpha doctor                   what alpha has to work with here, and what is missing
+    alpha                                 the doctor: what alpha has to work with here, and what is missing
     alpha build-kernels [--arch sm_90a]   builds the compiled kernels ahead of their first use
     alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
     alpha summary resnet18                layers of a model; alpha summary --help
     alpha train ...                       trains an image classifier; alpha train --help
     alpha compare ...                     alpha beside PyTorch, in a clone of the repository; alpha compare --help
-    alpha --version                       alpha's own version; alpha --help
 
 The command `alpha` works in any folder; `python -m train` finds a train.py in the user's folder first.
 """
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import importlib
 import sys
 from collections.abc import Sequence
 
 from alpha.errors import ConfigError, message
-from alpha.start import STATUSES, Parser, attempt, import_companions, loud, run
+from alpha.start import attempt, import_companions, loud, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status; an error is one message on stderr."""
     args = list(sys.argv[1:] if argv is None else argv)
     return attempt("alpha", lambda: _command(args))
-
-
-COMMANDS = {
-    "doctor": "what alpha has to work with here, and what is missing; the default",
-    "build-kernels": "compile kernels ahead of their first use",
-    "summary": "layers of a model",
-    "train": "the training program, as python -m train",
-    "compare": "beside PyTorch, in a clone of the repository",
-}
 
 
 def _command(args: list[str]) -> int:
@@ -48,27 +36,9 @@ def _command(args: list[str]) -> int:
         return int(importlib.import_module("train.summary").main(rest))
     if name == "compare":
         return _compare(rest)
-    if name in ("doctor", "build-kernels"):
-        from alpha import doctor
+    from alpha import doctor
 
-        return doctor.main(rest) if name == "doctor" else doctor.build(rest)
-    return _flags(name, args)
-
-
-def _flags(name: str, args: list[str]) -> int:
-    """Answers --help and --version.  Raises ConfigError for what is no command."""
-    if not name.startswith("-"):
-        near = difflib.get_close_matches(name[:100], COMMANDS, n=1)
-        fix = f"did you mean alpha {near[0]}?" if near else f"use one of {', '.join(COMMANDS)}; alpha --help"
-        raise ConfigError(message("alpha", f"there is no command {name!r:.80}", fix))
-    width = max(map(len, COMMANDS))
-    parser = Parser(prog="alpha", usage="alpha [COMMAND] [--help] ...", allow_abbrev=False,
-                    formatter_class=argparse.RawDescriptionHelpFormatter, epilog=STATUSES, description="Commands:\n" +
-                    "\n".join(f"  {command:{width}}  {use}" for command, use in COMMANDS.items()) +
-                    "\n\nalpha COMMAND --help has the flags of a command.")
-    parser.add_argument("--version", action="version", version=f"alpha {sys.modules['alpha'].__version__}")
-    parser.parse_args(args)
-    return 0
+    return doctor.main(args)
 
 
 def _compare(args: list[str]) -> int:

@@ -284,9 +284,7 @@ def _hash_source(path: Path, include_dirs: Sequence[Path], h: hashlib._Hash, see
     try:
         text = path.read_bytes()
     except OSError as error:
-        ours = Path(__file__).parent in path.parents
-        raise CompileError(message("build", f"cannot read {path}: {error.strerror}", "reinstall alpha" if ours else
-                                   "correct the path of the source, or its permissions")) from error
+        raise CompileError(message("build", f"cannot read {path}: {error.strerror}", "reinstall alpha")) from error
     h.update(path.name.encode() + b"\0" + text + b"\0")
     for include in _INCLUDE.findall(text):
         for folder in (path.parent, *include_dirs):

@@ -24,7 +24,7 @@ import alpha
 from alpha.backend import BACKENDS, get_backend
 from alpha.build import cache_dir, compilers
 from alpha.config import VARIABLES, config
-from alpha.errors import AlphaError, ConfigError, message
+from alpha.errors import AlphaError, ConfigError
 from alpha.precision import mode
 from alpha.start import STATUSES, Parser, import_companions
 
@@ -104,21 +104,13 @@ def settings() -> Iterator[str]:
 
 
 def main(argv: list[str]) -> int:
-    """Prints what is here, and returns 0.  Raises ConfigError."""
-    parser = Parser(prog="alpha doctor", allow_abbrev=False, epilog=STATUSES,
-                    description="What alpha has to work with here, and what is missing: versions, devices, kernels, "
-                    "precision, CUDA, extras, changed settings.")
-    parser.parse_args(argv)
-    for part in (versions, devices, kernels, numerics, cuda, extras, settings):
-        for line in part():
-            print(line)
-    return 0
-
-
-def build(argv: list[str]) -> int:
-    """Builds kernels; returns 1 where that leaves NumPy alone, or a CUDA kernel unbuilt.  Raises ConfigError."""
-    parser = Parser(prog="alpha build-kernels", allow_abbrev=False, epilog=STATUSES,
-                    description="Builds the compiled kernels ahead of their first use.")
+    """Runs a command and returns its exit code: 1 where build-kernels leaves NumPy alone, or a CUDA kernel unbuilt."""
+    parser = Parser(prog="python -m alpha", allow_abbrev=False, epilog=STATUSES,
+                    description="What alpha has to work with here, and what is missing.")
+    parser.add_argument("command", nargs="?", default="doctor",
+                        choices=["doctor", "build-kernels", "summary", "train", "compare"],
+                        help="doctor (default); build-kernels: compile ahead of the first use; summary: layers of a "
+                        "model; train: the training program, as python -m train; compare: beside PyTorch, in a clone")
     parser.add_argument("--arch", nargs="+", type=architecture, default=[], metavar="sm_90a",
                         help="build CUDA kernels for these architectures instead of that of the GPU here")
     parser.add_argument("--pack", metavar="FOLDER", type=Path, help="also put what was built for an architecture into "
@@ -129,16 +121,15 @@ def build(argv: list[str]) -> int:
     parser.add_argument("--precision", help="of that training; the configured one if it is left out")
     parser.add_argument("--batch-size", type=int, help="of that training, whose own default it has")
     args = parser.parse_args(argv)
-    unused = [flag for flag, given in (("--import", args.imports), ("--precision", args.precision), ("--batch-size",
-              args.batch_size is not None)) if given and args.model is None]
-    if unused:
-        raise ConfigError(message("build-kernels", f"{unused[0]} says how --model is trained, and --model is not given",
-                                  f"add --model NAME, or leave {unused[0]} out"))
-    if args.pack and not args.arch:
-        raise ConfigError(message("build-kernels", "--pack takes the kernels of --arch, which is not given",
-                                  "add --arch sm_90a, or leave --pack out"))
-    program = training(args.model, args.precision, args.batch_size, args.imports) if args.model else None
-    return build_kernels(args.arch, program, args.pack)
+    if args.command not in ("doctor", "build-kernels"):
+        parser.error(f"{args.command} has to be the first argument")
+    if args.command == "build-kernels":
+        program = training(args.model, args.precision, args.batch_size, args.imports) if args.model else None
+        return build_kernels(args.arch, program, args.pack)
+    for part in (versions, devices, kernels, numerics, cuda, extras, settings):
+        for line in part():
+            print(line)
+    return 0
 
 
 def architecture(text: str) -> str:

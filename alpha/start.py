@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import importlib.util
 import os
 import signal
@@ -64,8 +63,8 @@ def attempt(name: str, work: Callable[[], int]) -> int:
         if isinstance(error, BrokenPipeError):
             return _gone(error)
         what = f"{error.filename or 'standard output or a file'}: {error.strerror or error}"
-        fix = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "correct the path or its permissions"
-        tell(message(name, what, f"{fix}; python -m train --resume auto continues a run from its last checkpoint"))
+        tell(message(name, what, "free space or correct the path; python -m train --resume auto continues a run from "
+                     "its last checkpoint"))
         return 1
 
 

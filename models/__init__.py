@@ -16,7 +16,7 @@ import inspect
 import pkgutil
 from typing import Any
 
-from alpha.errors import ConfigError, MissingError, message, shown
+from alpha.errors import ConfigError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.registry import did_you_mean
 from alpha.nn import Module
@@ -50,7 +50,10 @@ def create(name: str, num_classes: int = 10, **options: Any) -> Module:
     Raises:
         ConfigError: the name or an option is unknown, or num_classes is below 1.
     """
-    _check_name("models.create", name)
+    if name not in _registry:
+        near = did_you_mean(name, _registry)
+        fix = f"{near.removeprefix('; ')}" if near else f"use one of {', '.join(list())}"
+        raise ConfigError(message("models.create", f"no model is called {name!r}", fix))
     if num_classes < 1:
         raise ConfigError(message("models.create", f"num_classes={num_classes} is below 1",
                                   "pass the number of classes"))
@@ -72,32 +75,9 @@ def create(name: str, num_classes: int = 10, **options: Any) -> Module:
     return model
 
 
-@checked
 def description(name: str) -> str:
-    """Returns the docstring of a model: the paper and the number of parameters.
-
-    Raises ConfigError: no model has the name.
-    """
-    _check_name("models.description", name)
+    """Returns the docstring of a model: the paper and the number of parameters."""
     return _registry[name].__doc__ or ""
-
-
-def _check_name(where: str, name: str) -> None:
-    """Raises ConfigError unless a model has the name."""
-    if name not in _registry:
-        near = did_you_mean(name, _registry)
-        raise ConfigError(message(where, f"no model is called {name!r:.80}", f"{near.removeprefix('; ')} "
-                                  "models.list() has all names" if near else f"use one of {', '.join(list())}"))
-
-
-def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise MissingError(name)
-    near = did_you_mean(name, _registry)
-    fix = f'models.create("{name}")' if name in _registry else \
-        f"{near.removeprefix('; ')} models.list() has all names, and models.create(name) makes a model" if near else \
-        "models.list() has all names, and models.create(name) makes a model"
-    raise MissingError(message("models", f"there is no {name}", fix))
 
 
 for _file in pkgutil.iter_modules(__path__):

@@ -154,9 +154,9 @@ def test_a_really_full_device(tmp_path, monkeypatch):
 
 
 def test_a_directory_that_is_not_there_or_not_writable(tmp_path):
-    with pytest.raises(CheckpointError, match=r"none/a cannot be written: the folder .*none does not exist"):
+    with pytest.raises(CheckpointError, match="none/a cannot be written: No such file or directory"):
         saved(tmp_path / "none" / "a")
-    with pytest.raises(CheckpointError, match=r"a/b cannot be written: .*a is no folder"):
+    with pytest.raises(CheckpointError, match="a/b cannot be written: Not a directory"):
         saved(saved(tmp_path / "a") / "b")
     locked = tmp_path / "locked"
     locked.mkdir()

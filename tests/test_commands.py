@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import alpha
 from alpha import __main__ as command
 from alpha import start
 from train.__main__ import main as train_main
@@ -215,47 +214,6 @@ def test_errors_of_the_system_have_a_status(capsys: pytest.CaptureFixture[str]) 
         raise KeyboardInterrupt
 
     assert start.attempt("train", interrupted) == 130
-
-
-def test_each_command_has_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for args, has, lacks in ((["doctor"], "usage: alpha doctor [-h]", "--arch"),
-                             (["build-kernels"], "usage: alpha build-kernels [-h]", "--input-shape"),
-                             (["summary"], "usage: alpha summary [-h]", "--arch"), ([], "build-kernels", "--arch")):
-        with pytest.raises(SystemExit) as caught:
-            command.main([*args, "--help"])
-        out = capsys.readouterr().out
-        assert caught.value.code == 0 and has in out and lacks not in out
-        assert all(name in out for name in ([] if args else command.COMMANDS))
-
-
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        command.main(["--version"])
-    assert caught.value.code == 0 and capsys.readouterr().out == f"alpha {alpha.__version__}\n"
-
-
-@pytest.mark.parametrize("args, told", [
-    (["docter"], "there is no command 'docter'\nhelp: did you mean alpha doctor?"),
-    (["buildkernels"], "did you mean alpha build-kernels?"), (["trian"], "did you mean alpha train?"),
-    (["zzz"], "help: use one of doctor, build-kernels, summary, train, compare"),
-    (["--arch", "sm_80"], "unrecognized arguments: --arch"), (["doctor", "--arch", "sm_80"], "arguments: --arch sm_80"),
-    (["build-kernels", "--precision", "bf16"], "--precision says how --model is trained, and --model is not given"),
-    (["build-kernels", "--batch-size", "0"], "--batch-size says how"),
-    (["build-kernels", "--pack", "folder"], "--pack takes the kernels of --arch, which is not given"),
-], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
-def test_a_command_or_a_flag_without_effect_is_refused(args: list[str], told: str,
-                                                       capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(args) == 2
-    assert told in capsys.readouterr().err
-
-
-def test_only_a_full_disk_is_answered_with_free_space(capsys: pytest.CaptureFixture[str]) -> None:
-    def absent() -> int:
-        raise FileNotFoundError(2, "No such file or directory", "some/file")
-
-    assert start.attempt("train", absent) == 1
-    err = capsys.readouterr().err
-    assert "help: correct the path" in err and "free space" not in err
 
 
 def test_the_entry_point_is_declared() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import alpha
 from alpha import ops, random
-from alpha.errors import AlphaError, ConfigError, DeviceError, DTypeError, ShapeError
+from alpha.errors import ConfigError, DeviceError, DTypeError, ShapeError
 from tests.op_checks import is_contiguous, refused
 
 DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")
@@ -77,7 +77,7 @@ def test_what_makes_no_tensor_is_refused() -> None:
     with refused(DTypeError, "'complex64' is not a dtype"):
         ops.zeros(2, "complex64")
     with refused(DTypeError, "dtype: 3 is not a dtype", "It is one tuple: zeros((2, 3))"):
-        ops.zeros((2,), 3)
+        ops.zeros(2, 3)
     with refused(DTypeError, "rand: dtype int64 holds no fractions"):
         ops.rand(2, "int64")
     with refused(DTypeError, "requires_grad_: dtype int64 has no gradients"):
@@ -86,21 +86,3 @@ def test_what_makes_no_tensor_is_refused() -> None:
         ops.arange(0, 3, 0)
     with refused(DeviceError, "'gpu' is not a device"):
         ops.zeros(2, device="gpu")
-
-
-@pytest.mark.parametrize("make", [ops.zeros, ops.ones, ops.rand, ops.randn], ids=lambda f: f.__name__)
-def test_a_shape_may_be_given_as_ints(make) -> None:
-    def drawn(*args, **options):
-        alpha.manual_seed(1)
-        return make(*args, **options)
-
-    assert drawn(2, 3).numpy().tolist() == drawn((2, 3)).numpy().tolist()
-    assert drawn(2, np.int64(3), 0).shape == (2, 3, 0) and drawn(4).shape == (4,) and drawn(()).shape == ()
-    made = drawn(2, 3, dtype="float64", requires_grad=True)
-    assert made.shape == (2, 3) and made.dtype == "float64" and made.requires_grad
-    assert drawn(2, 3, "float64").dtype == drawn((2, 3), "float64").dtype == drawn(2, "float64").dtype == "float64"
-    for args in ((2, True), (2, -1), (2, 1.5), ((2, 3), 4)):
-        with pytest.raises(AlphaError):
-            make(*args)
-    with pytest.raises(AlphaError, match="shape is given twice"):
-        make(2, 3, shape=(2, 3))

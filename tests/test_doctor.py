@@ -124,12 +124,12 @@ def test_a_gpu_is_described(fake_nvcc: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_cuda_kernels_are_built_without_a_gpu(fake_nvcc: Path, monkeypatch: pytest.MonkeyPatch,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(doctor, "has_kernels", lambda: True)
-    assert doctor.build(["--arch", "sm_80", "sm_90a"]) == 0
+    assert doctor.main(["build-kernels", "--arch", "sm_80", "sm_90a"]) == 0
     out = capsys.readouterr().out
     assert out.endswith("CUDA kernels: 2 of 2 modules are compiled for sm_80\n"
                         "CUDA kernels: 2 of 2 modules are compiled for sm_90a\n")
     toolchain.units()[0].source.write_text("#error wrong\n")
-    assert doctor.build(["--arch", "sm_80"]) == 1
+    assert doctor.main(["build-kernels", "--arch", "sm_80"]) == 1
     out = capsys.readouterr().out
     assert "CUDA kernels: 1 of 2 modules are compiled for sm_80\none.cu: build: " in out and "#error wrong" in out
 
@@ -138,10 +138,10 @@ def test_no_gpu_is_no_failure_but_no_compiler_for_a_named_one_is(monkeypatch: py
                                                                  capsys: pytest.CaptureFixture[str]) -> None:
     no_pycuda(monkeypatch)
     monkeypatch.setattr(doctor, "has_kernels", lambda: True)
-    assert doctor.build([]) == 0
+    assert doctor.main(["build-kernels"]) == 0
     assert "CUDA kernels: none built: PyCUDA is not installed; " in capsys.readouterr().out
     monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
-    assert doctor.build(["--arch", "sm_90a"]) == 1
+    assert doctor.main(["build-kernels", "--arch", "sm_90a"]) == 1
     assert "CUDA kernels: none built: nvcc is not found" in capsys.readouterr().out
 
 
@@ -157,7 +157,7 @@ def test_kernels_are_built_ahead(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     if not compilers():
         pytest.skip("there is no C++ compiler here")
     with config(num_threads=1, cpu_kernels=True):
-        assert doctor.build([]) == 0
+        assert doctor.main(["build-kernels"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("CPU kernels: compiled and tested, 1 threads\n") and "\nCUDA kernels: " in out
 
@@ -166,5 +166,5 @@ def test_building_ahead_fails_where_numpy_is_left_alone(monkeypatch: pytest.Monk
                                                         capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(doctor, "has_kernels", lambda: False)
     with config(cpu_kernels=True):
-        assert doctor.build([]) == 1
+        assert doctor.main(["build-kernels"]) == 1
     assert "CPU kernels: none, NumPy computes; install g++" in capsys.readouterr().out

@@ -39,9 +39,9 @@ assert sum(p.numel() * p.element_size() for p in model.parameters()) == 4 * 30
 assert [k for k in model.state_dict() if k.startswith("0")] == ["0.weight", "0.bias"]
 model.load_state_dict({k.replace("module.", ""): v for k, v in model.state_dict().items()})
 model.load_state_dict({**model.state_dict(), "0.weight": alpha.zeros((4, 4))}, strict=True)
-path = tmp / "m.st"; alpha.save(model.state_dict(), path); model.load_state_dict(alpha.load(path, map_location="cpu"))
-alpha.save({"epoch": 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp / "c.safetensors")
-path = tmp / "o.st"; alpha.save(optimizer.state_dict(), path); optimizer.load_state_dict(alpha.load(path))
+alpha.save(model.state_dict(), tmp / "m.pt"); model.load_state_dict(alpha.load(tmp / "m.pt", map_location="cpu"))
+alpha.save({"epoch": 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp / "c.pt")
+alpha.save(optimizer.state_dict(), tmp / "o.pt"); optimizer.load_state_dict(alpha.load(tmp / "o.pt"))
 optimizer.param_groups[0]["lr"] = 1e-3; assert optimizer.param_groups[0]["params"][0].shape == (4, 4)
 optim.SGD(filter(lambda p: p.requires_grad, model.parameters()), 0.1, 0.9, weight_decay=5e-4, nesterov=True)
 optim.AdamW([{"params": [p for n, p in model.named_parameters() if "bias" in n]}], betas=(0.9, 0.9))
@@ -88,7 +88,7 @@ TWINS = {
     "optimizer.param_groups",
     "x.dtype.to_complex()": "np.finfo", "x.device.foo": "with type and index", "x.shape.numels": "numel()",
     "alpha.backends.cudnn.benchmark": "alpha.config", "alpha.backends.mps.is_available()": "alpha.config",
-    "alpha.set_num_threads(4)": "ALPHA_NUM_THREADS", "alpha.amp.autocast('cuda')": "alpha.precision",
+    "alpha.set_num_threads(4)": "OMP_NUM_THREADS", "alpha.amp.autocast('cuda')": "alpha.precision",
     "alpha.autocast(device_type='cuda', dtype=alpha.float16)": "alpha.precision", "alpha.amp.GradScaler()":
     "alpha.optim.LossScaler", "alpha.cuda.amp.GradScaler()": "alpha.optim.LossScaler", "alpha.cuda.manual_seed_all(1)":
     "alpha.manual_seed", "alpha.set_grad_enabled(False)": "alpha.no_grad", "alpha.autograd.grad(x, x)": "alpha.grad",

@@ -41,8 +41,7 @@ MAY_IMPORT = {
     "alpha.views": {"alpha.errors", "alpha.inplace", "alpha.inputs", "alpha.tensor"},
     "alpha.inplace": {"alpha.inplace", "alpha.backend", "alpha.errors", "alpha.graph", "alpha.op", "alpha.tensor",
                       "alpha.versions"},  # alpha.op inside of functions: elements of a view are picked by ops
-    "alpha.methods.elsewhere": set(),
-    "alpha.methods.twins": {"alpha.errors", "alpha.methods"},
+    "alpha.methods.twins": {"alpha.errors"},
     "alpha.methods.ufuncs": {"alpha.errors", "alpha.methods"},
     "alpha.methods.names": {"alpha.backend", "alpha.methods"},
     "alpha.methods": {"alpha.errors", "alpha.inplace", "alpha.inputs", "alpha.tensor"},  # the last as a type

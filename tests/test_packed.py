@@ -98,7 +98,7 @@ def test_build_kernels_packs_what_it_built(declared, sources: Path, tmp_path: Pa
     install(tmp_path, monkeypatch)
     Kernel(sources / "one.cu", "one", "ptr x")
     with config(cache_dir=str(tmp_path / "cache")):
-        assert doctor.build(["--arch", "sm_80", "sm_90a", "--pack", str(sources / "packed")]) == 0
+        assert doctor.main(["build-kernels", "--arch", "sm_80", "sm_90a", "--pack", str(sources / "packed")]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line.rpartition(",")[0] for line in lines if line.startswith("packed: ")] == [
             f"packed: {sources}/packed/kernels-{arch}.zip" for arch in ("sm_80", "sm_90a")]
@@ -108,5 +108,5 @@ def test_build_kernels_packs_what_it_built(declared, sources: Path, tmp_path: Pa
                 assert member.startswith("one-") and archive.read(member) == f"cubin of {sources}/one.cu\n".encode()
         (sources / "bad.cu").write_text("#error no\n")
         Kernel(sources / "bad.cu", "bad", "ptr x")
-        assert doctor.build(["--arch", "sm_89", "--pack", str(sources / "packed")]) == 1
+        assert doctor.main(["build-kernels", "--arch", "sm_89", "--pack", str(sources / "packed")]) == 1
     assert not (sources / "packed" / "kernels-sm_89.zip").exists()

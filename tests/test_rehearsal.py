@@ -44,7 +44,7 @@ def test_build_kernels_for_one_network(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(doctor, "has_kernels", lambda: True)
     install(tmp_path, monkeypatch)
     with config(cache_dir=str(tmp_path / "cache")):
-        assert doctor.build(["--model", "lenet5", "--precision", "bf16", "--batch-size", "64",
+        assert doctor.main(["build-kernels", "--model", "lenet5", "--precision", "bf16", "--batch-size", "64",
                             "--arch", "sm_80", "sm_90a"]) == 0
     compiled = (tmp_path / "compiled").read_text().splitlines()
     lines = capsys.readouterr().out.splitlines()[-2:]

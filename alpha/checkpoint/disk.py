@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import secrets
@@ -18,7 +17,6 @@ from alpha.inputs.schema import shown
 
 PathLike = Union[str, "os.PathLike[str]"]
 DAY = 24 * 3600
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def as_path(where: str, path: Any) -> Path:
@@ -55,12 +53,7 @@ def unreadable(where: str, path: Path, error: OSError) -> CheckpointError:
 
 
 def check_target(where: str, path: Path) -> None:
-    """Raises CheckpointError where a new file has no folder, or would take the place of something that is no file."""
-    if not path.parent.is_dir():
-        there = path.parent.exists() or path.parent.is_symlink()
-        raise CheckpointError(message(where, f"{path} cannot be written: {path.parent} is no folder" if there else
-                                      f"{path} cannot be written: the folder {path.parent} does not exist",
-                                      "name a folder" if there else "make the folder first, or correct the path"))
+    """Raises CheckpointError where a new file would take the place of something that is not a file."""
     for place in (path, previous(path)) if path.name else (path,):
         try:
             mode = place.stat().st_mode
@@ -101,8 +94,7 @@ def write(where: str, path: Path, data: bytes) -> None:
             with suppress(OSError):
                 leftover.unlink()
         raise CheckpointError(message(where, f"{path} cannot be written: {error.strerror or error}",
-                                      "free space, or choose a directory on another disk" if error.errno in FULL else
-                                      "choose a directory that is writable, and a name that it takes",
+                                      "free space, or choose a directory that exists and is writable",
                                       size=f"{len(data)} bytes")) from error
 
 

@@ -28,9 +28,6 @@ from alpha.inputs.schema import shown
 from alpha.tensor import Tensor, tensor
 
 SCHEMA = 1
-FOREIGN = {".pth": "PyTorch", ".pt": "PyTorch", ".onnx": "ONNX", ".npz": "NumPy", ".npy": "NumPy"}   # by their suffix
-WRITERS = {**dict.fromkeys((".pth", ".pt"), "alpha.checkpoint.save_torch(path, model)"), ".onnx":
-           "alpha.onnx.export(model, example, path)", ".npz": "np.savez", ".npy": "np.save"}
 _BLANK = b"0" * 64
 _HEAD_BYTES = 4096      # the digest is among the first
 _DIGEST = re.compile(rb'\\"sha256\\":\\"([0-9a-f]{64})\\"')
@@ -48,16 +45,10 @@ def save(path: PathLike, tensors: Mapping[str, Any], metadata: Mapping[str, Any]
         tensors: Tensor or NumPy array by name.
         metadata: what json.dumps takes: numbers, strings, None, lists, dicts.
     Raises:
-        CheckpointError: `path` is a directory or a device, or is named as a file of another library (.pth, .onnx); the
-            metadata is no JSON; a name or a dtype could not be loaded; the disk is full; or the directory is not there
-            or not writable. What was at `path` is still there.
+        CheckpointError: `path` is a directory or a device, the metadata is no JSON, a name or a dtype could not be
+            loaded, the disk is full, or the directory is not there or not writable. What was at `path` is still there.
     """
     place = disk.as_path("checkpoint.save", path)
-    kind = place.suffix.lower()
-    if kind in FOREIGN:
-        raise CheckpointError(message("checkpoint.save", f"{place} is named as a file of {FOREIGN[kind]}, alpha writes "
-                                      "safetensors", f"name it {place.with_suffix('.safetensors').name}; a file of "
-                                      f"{FOREIGN[kind]} is written by {WRITERS[kind]}"))
     disk.check_target("checkpoint.save", place)
     try:
         document = json.dumps({"sha256": _BLANK.decode(), "schema": SCHEMA, "metadata": dict(metadata or {})},

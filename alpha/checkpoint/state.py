@@ -24,7 +24,7 @@ def save(state: Any, path: own.PathLike) -> None:
         path: where to; a name that ends in .safetensors is customary. The directory must exist.
     Raises:
         ArgumentError: state and path are swapped, or something in it is neither.
-        CheckpointError: the file cannot be written, or is named as a file of another library (.pth, .onnx, ...).
+        CheckpointError: the file cannot be written.
     """
     if isinstance(state, (str, bytes)) or (not isinstance(path, (str, bytes)) and not hasattr(path, "__fspath__")):
         raise ArgumentError(message("save", f"state is {shown(state)}, path is {shown(path)}",

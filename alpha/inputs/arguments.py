@@ -19,7 +19,6 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar, Union, cast, ge
 
 from alpha.errors import AlphaError, ArgumentError, message
 from alpha.inputs import aliases
-from alpha.inputs.ints import as_int
 from alpha.inputs.kinds import Either, Flag, Function, Instance, Kind, Many, Nothing, Real, Refused, Whole
 
 P = ParamSpec("P")
@@ -121,18 +120,6 @@ def bound_methods(*leave: str) -> Callable[[C], C]:
                 setattr(cls, name, bound(f))
         return cls
     return bind
-
-
-def shape_of_ints(f: Callable[P, R]) -> Callable[..., R]:
-    """Lets a function whose first argument is a shape take it as ints too: `zeros(2, 3)` is `zeros((2, 3))`."""
-    @functools.wraps(f)
-    def call(*args: Any, **kwargs: Any) -> R:
-        if len(args) > 1 and as_int(args[1]) is not None and as_int(args[0]) is not None:
-            count = next((k for k, value in enumerate(args) if as_int(value) is None), len(args))
-            args = (args[:count], *args[count:])
-        return f(*args, **kwargs)
-
-    return call
 
 
 def checked(f: Callable[P, R]) -> Callable[P, R]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from alpha.errors import MissingError, MissingModuleError, message
-from alpha.methods import elsewhere
 
 _ITSELF = "elements change in place by +=, -=, *=, /=, **=, copy_, fill_ and zero_"
 
@@ -57,8 +56,7 @@ TOP = {
     "utils.checkpoint, --tensorboard for utils.tensorboard; alpha.checkpoint, alpha.summary", "double": "alpha.float64",
     "jit": "there is no compiler to feed; alpha.capture records a step", "long": "alpha.int64", "int": "alpha.int32",
     "float": "alpha.float32", "half": "alpha.float16", "multiprocessing": "the module of Python",
-    "set_num_threads": "alpha.config.num_threads = n, or the variable ALPHA_NUM_THREADS",
-    "get_default_dtype": "float32, always",
+    "set_num_threads": "the variable OMP_NUM_THREADS", "get_default_dtype": "float32, always",
     "is_tensor": "isinstance(x, alpha.Tensor)", "contiguous_format": "leave it out: elements lie in the order of "
     "indices", "backends": "alpha.config, and the variables of docs/env_vars.md",
     "autograd": "alpha.grad, alpha.Function, @alpha.op, alpha.detect_anomaly", "no_grad_": "alpha.no_grad()",
@@ -70,8 +68,7 @@ TOP = {
     "set_grad_enabled": "with alpha.no_grad(): or alpha.enable_grad():",
     "cdist": "((x[:, None] - y[None]) ** 2).sum(-1).sqrt()", "linalg": "np.linalg of x.numpy(); x.norm(), alpha.einsum",
     "fft": "np.fft of x.numpy()", "distributed": "there is one device to a process",
-    "Generator": "alpha.manual_seed(seed); alpha.random.get_state()",
-    "get_num_threads": "alpha.config.num_threads; 0 is every core",
+    "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": "the variable OMP_NUM_THREADS",
     "log_softmax": "alpha.nn.functional.log_softmax(x, dim), x.log_softmax(dim)", "inf": 'float("inf")',
     "nan": 'float("nan")', "pi": "math.pi", "swapaxes": "x.swapaxes(a, b)", "add": "x + y", "sub": "x - y",
     "mul": "x * y", "div": "x / y", "set_printoptions": "np.set_printoptions, for x.numpy()",
@@ -80,8 +77,7 @@ TOP = {
     "version": "alpha.__version__; python -m alpha shows those of the driver and the compilers",
     "use_deterministic_algorithms": "leave it out: results are always the same",
     "set_float32_matmul_precision": 'alpha.precision("tf32")', "strided": "all tensors are dense",
-    **dict.fromkeys(("models", "hub"), "import models, then models.create(name)"),
-    "vmap": "ops take any number of leading axes",
+    "hub": "models.create", "vmap": "ops take any number of leading axes",
     "meshgrid": "alpha.arange(n).reshape(-1, 1).expand(n, m)", "random_split": "alpha.data.random_split",
     "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"),
@@ -106,8 +102,7 @@ NN = {
 }
 
 FUNCTIONAL = {
-    **dict.fromkeys(("grid_sample", "affine_grid"), "nothing samples between pixels; alpha.nn.functional.interpolate "
-                    "resizes, anything else is an op of your own: docs/add_a_layer.md"),
+    "grid_sample": "x[:, rows, columns]",
 }
 
 CUDA = {
@@ -191,53 +186,39 @@ MODULE = {
 }
 
 
-def attribute(thing: Any, where: str, name: str, table: Mapping[str, str]) -> Any:
-    """Returns an attribute that is there, or raises: for `__getattr__`, where Python's own search found nothing.
-
-    An attribute is there after all where `__getattr__` is called by hand, as a subclass does that defines its own. A
-    property that raises AttributeError is computed again: its own error says more.
-    """
-    own = vars(thing) if type(thing).__dictoffset__ else {}     # a tensor has slots
-    if name in own or any(name in vars(cls) for cls in type(thing).__mro__):
-        return object.__getattribute__(thing, name)
-    raise missing(where, name, table, thing)
-
-
-def missing(where: str, name: str, table: Mapping[str, str], known: Any) -> MissingError:
+def missing(where: str, name: str, table: Mapping[str, str], known: Any, also: Mapping[str, str] | None = None
+            ) -> MissingError:
     """Returns the error for an attribute that is not there.
 
     Args:
-        where: the module or the class that has no such attribute.
+        where: what has no such attribute.
         table: help for names that people know from elsewhere.
-        known: the module or the object whose attributes are searched for a name that is close.
+        known: what has attributes, one of which may be meant.
     Names with two underscores belong to protocols, whose users ask and go on: for those the error has no help.
     """
     if name.startswith("__") and name not in table:
         return MissingError(name)
-    return MissingError(message(where, f"there is no {name}", table.get(name) or _fix(where, name, known)))
+    fix = table.get(name) or (also or {}).get(name)
+    if fix is None:
+        names = [n for n in dir(known) if not n.startswith("_")]
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+        fix = _elsewhere(where, name) or (f"did you mean {close[0]}?" if close else
+                                          "write it with alpha.ops, or add an op of your own: docs/add_a_layer.md")
+        if not close and name.endswith("_") and not name.startswith("_"):
+            fix = _ITSELF
+    return MissingError(message(where, f"there is no {name}", fix))
 
 
-def _fix(where: str, name: str, known: Any) -> str:
-    found = elsewhere.written(where, name) or elsewhere.public(where, name)
-    if not found and where.startswith("alpha"):
-        found = next((table[name] for home, table in _HOMES.items() if home != where and name in table), None)
-    if found:
-        return found
-    names = [n for n in dir(known) if not n.startswith("_")]
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
-    if close:
-        return f"did you mean {close[0]}?"
-    if where in elsewhere.OPS:
-        in_place = name.endswith("_") and not name.startswith("_")
-        return _ITSELF if in_place else "write it with alpha.ops, or add an op of your own: docs/add_a_layer.md"
-    if elsewhere.is_module(known):
-        return f"set self.{name} in __init__"
-    return f"dir({where}) has all names" if where.startswith("alpha") else f"dir(...) of the {where} has all names"
-
-
-_HOMES = {"alpha": TOP, "alpha.nn": NN, "alpha.nn.functional": FUNCTIONAL, "alpha.optim": OPTIM, "alpha.optim.schedule":
-          SCHEDULE, "alpha.cuda": CUDA, "alpha.data": DATA, "alpha.nn.init": INIT, "alpha.checkpoint": CHECKPOINT,
-          "alpha.onnx": ONNX, "alpha.training": TRAINING, "alpha.testing": TESTING}
+def _elsewhere(where: str, name: str) -> str | None:
+    """Returns how a function of another part of alpha is written, for a name that tensors or functions may have."""
+    alpha = sys.modules["alpha"]
+    if where in ("alpha", "alpha.ops", "alpha.nn.functional") and callable(getattr(alpha.Tensor, name, None)):
+        return f"x.{name}(...)"
+    if where in ("Tensor", "alpha.nn.functional") and name in alpha.__all__ and callable(vars(alpha)[name]):
+        return f"alpha.{name}(x, ...)"
+    layers = {layer.lower(): layer for layer in dir(alpha.nn)} if where == "alpha.nn.functional" else {}
+    layer = layers.get(name.replace("_", ""))
+    return layer and f"alpha.nn.{layer}(...)(x)"
 
 
 class Imports:

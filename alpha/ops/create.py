@@ -10,7 +10,7 @@ import numpy as np
 from alpha import random
 from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.errors import ConfigError, DTypeError, message, shown
-from alpha.inputs.arguments import checked, shape_of_ints
+from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import DType, DTypeOrNone, check_value
 from alpha.inputs.kinds import Count, FiniteNumber, Number, ShapeLike, Size
 from alpha.inputs.sizes import check_host, check_size
@@ -50,19 +50,17 @@ def _filled(where: str, shape: Any, value: Number, dtype: str, device: str, requ
     return made.requires_grad_() if requires_grad else made
 
 
-@shape_of_ints
 @checked
 def zeros(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
           requires_grad: bool = False) -> Tensor:
-    """Returns a tensor of zeros: `zeros((2, 3))` or `zeros(2, 3)`.  See full."""
+    """Returns a tensor of zeros.  See full."""
     return _filled("zeros", shape, 0, dtype, device, requires_grad)
 
 
-@shape_of_ints
 @checked
 def ones(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
          requires_grad: bool = False) -> Tensor:
-    """Returns a tensor of ones: `ones((2, 3))` or `ones(2, 3)`.  See full."""
+    """Returns a tensor of ones.  See full."""
     return _filled("ones", shape, 1, dtype, device, requires_grad)
 
 
@@ -94,7 +92,6 @@ def arange(start: FiniteNumber, stop: FiniteNumber | None = None, step: FiniteNu
     return tensor(values, dtype or ("int64" if values.dtype.kind in "iub" else "float32"), device, requires_grad)
 
 
-@shape_of_ints
 @checked
 def rand(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
          requires_grad: bool = False) -> Tensor:
@@ -105,14 +102,10 @@ def rand(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
     return _drawn("rand", random.uniform, shape, dtype, device, requires_grad)
 
 
-@shape_of_ints
 @checked
 def randn(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
           requires_grad: bool = False) -> Tensor:
-    """Returns standard normal numbers from the stream that `manual_seed` starts: `randn((2, 3))` or `randn(2, 3)`.
-
-    See rand.
-    """
+    """Returns standard normal numbers from the stream that `manual_seed` starts.  See rand."""
     return _drawn("randn", random.normal, shape, dtype, device, requires_grad)
 
 

@@ -140,10 +140,8 @@ class concat:
         k = normal_axis(axis, len(first), "concat")
         for number, x in enumerate(xs):
             if x.shape[:k] + x.shape[k + 1:] != first[:k] + first[k + 1:] or x.ndim != len(first):
-                fix = f"make all sizes but those of axis {axis} equal"
-                if k == 1 and len(first) == x.ndim and (x.ndim == 4 or first[:-1] == x.shape[:-1]):
-                    fix = f"channels are last (NHWC): join them along axis {x.ndim - 1} or -1; otherwise {fix}"
-                raise ShapeError(message("concat", f"tensor 0 has shape {first}, tensor {number} has {x.shape}", fix))
+                raise ShapeError(message("concat", f"tensor 0 has shape {first}, tensor {number} has {x.shape}",
+                                         f"make all sizes but those of axis {axis} equal"))
         return (*first[:k], sum([x.shape[k] for x in xs]), *first[k + 1:])
 
     def vjp_xs(g, s, *, axis):

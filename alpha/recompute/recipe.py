@@ -17,7 +17,7 @@ from weakref import ref
 from alpha import versions
 from alpha.backend import Array, get_backend
 from alpha.config import config
-from alpha.errors import GraphError, MissingError, message
+from alpha.errors import GraphError, message
 from alpha.graph import no_grad, state
 from alpha.tensor import Tensor
 
@@ -268,14 +268,6 @@ class Values:
         self.__dict__ = values
         if release:
             self._release = release
-
-    if not TYPE_CHECKING:
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            there = ", ".join(sorted(key for key in self.__dict__ if key not in ("there", "_release")))
-            raise MissingError(message("vjp", f"it reads s.{name}, which the op has not saved; s has {there}",
-                                       f'name it in the class of the op: saves = "... {name}"'))
 
     def last(self, name: str) -> Any:
         """Returns a value to its last reader in this gradient: its memory is free once that is done, unless others need
