@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from alpha.errors import ConfigError, message
-from alpha.inference.program import Call, Value
+from alpha.inference.program import Value
 
 WHERE = "onnx"
 PLAIN, FIRST = "as in alpha", "channels first"      # FIRST: of values with four axes
@@ -41,8 +41,7 @@ class Graph:
     """Nodes and weights, and where each Value is: names by layout.
 
     Attributes:
-        twins: the Value, and the Call, that each one is where there is another number of samples.
-        ends: how many nodes there are after each call.
+        sizes: the shape of each Value where there is one sample more.
     """
 
     def __init__(self) -> None:
@@ -51,8 +50,7 @@ class Graph:
         self.weights: dict[str, np.ndarray] = {}
         self.places: dict[Value, dict[str, str]] = {}
         self.flat: dict[Value, tuple[str, tuple[int, int, int]]] = {}   # maps flattened with channels first: name, HWC
-        self.twins: dict[Any, Any] = {}
-        self.ends: list[tuple[int, Call]] = []
+        self.sizes: dict[Value, tuple[int, ...]] = {}
         self._number = 0
 
     def name(self, stem: str) -> str:
@@ -83,15 +81,8 @@ class Graph:
 
     def shape(self, value: Value) -> str:
         """Returns the name of a weight of a shape for Reshape: -1 where it depends on the number of samples."""
-        more = self.sizes(value)
-        open_axes = [n != other for n, other in zip(value.shape, more)]
-        if len(more) != len(value.shape) or sum(open_axes) > 1:     # no one shape is right for all numbers
-            return self.integers(value.shape)
-        return self.integers([-1 if is_open else n for n, is_open in zip(value.shape, open_axes)])
-
-    def sizes(self, value: Value) -> tuple[int, ...]:
-        """Returns the shape that a value has where there is another number of samples; its own where none is known."""
-        return self.twins.get(value, value).shape
+        more = self.sizes.get(value, value.shape)
+        return self.integers([n if n == other else -1 for n, other in zip(value.shape, more)])
 
     def scalar(self, value: float, dtype: str) -> str:
         """Returns the name of a weight of one number."""

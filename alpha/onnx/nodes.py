@@ -327,12 +327,8 @@ def _slice(g: Graph, call: Call) -> None:
     x, y = call.args[0], call.outs[0]
     kept = tuple(count for _, count, _ in call.attrs["ranges"])
     first = g.is_first(x) and kept == y.shape
-    other = g.twins.get(call, call).attrs["ranges"]
-    cut = []
-    for k, (mine, its, n, m) in enumerate(zip(call.attrs["ranges"], other, x.shape, g.sizes(x))):
-        if mine != (0, n, 1) or its != (0, m, 1):
-            begin, end = (mine[0], mine[0] + mine[1] * mine[2]) if n == m else _ends(mine, its, n, m)
-            cut.append((moved(k, len(x.shape), first), begin, end, mine[2]))
+    cut = [(moved(k, len(x.shape), first), begin, begin + count * step, step)
+           for k, (begin, count, step) in enumerate(call.attrs["ranges"]) if (begin, count, step) != (0, x.shape[k], 1)]
     name = g.get(x, FIRST if first else PLAIN)
     if cut:
         axes, begins, ends, steps = zip(*cut)
@@ -341,17 +337,6 @@ def _slice(g: Graph, call: Call) -> None:
     if kept != y.shape:
         name = g.node("Reshape", [name, g.shape(y)])
     g.put(y, name, FIRST if first else PLAIN)
-
-
-def _ends(mine: Sequence[int], its: Sequence[int], n: int, m: int) -> tuple[int, int]:
-    """Returns where a part of an axis of n begins and ends, counted from the end where that is right for m as well."""
-    (begin, count, step), (begins, counts, _) = mine, its
-    end, ends = begin + count * step, begins + counts * step
-    if begin != begins and n - begin == m - begins:
-        begin -= n
-    if step == 1 and end != ends and n - end == m - ends:
-        end = end - n or 1 << 62
-    return begin, end
 
 
 @rule("pad")
