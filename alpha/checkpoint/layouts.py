@@ -6,10 +6,7 @@ A module names its parameters and buffers whose channels PyTorch has in front of
 
 from __future__ import annotations
 
-import inspect
 import math
-import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -104,43 +101,6 @@ def check_flattened(where: str, model: Module) -> None:
     for prefix, module in paths(model):
         if isinstance(module, Sequential):
             _check_chain(where, prefix, module)
-
-
-def warn_flattened(where: str, model: Module) -> None:
-    """Warns where a Linear seems to read a flattened map in a module with a forward of its own.
-
-    The layers are read in the order of their declaration. A forward that permutes or moves axes is taken to bring the
-    columns into PyTorch's order; `flattened` on the Linear says so, too.
-    """
-    channels: int | None = None
-    for prefix, layer in paths(model):
-        if isinstance(layer, Linear):
-            c, n = channels or 0, layer.in_features
-            side = math.isqrt(n // c) if c else 0
-            if side > 1 and side * side * c == n and not layer.flattened and not _permutes(model, prefix):
-                warnings.warn(message(
-                    where, f"{prefix[:-1]} has {n} inputs, {c} channels x {side} x {side}: PyTorch's weights have the "
-                    "columns of a flattened map in the order (C, H, W), alpha's map is (H, W, C)",
-                    f"write Linear({n}, {layer.out_features}, flattened=({side}, {side}, {c})), or flatten "
-                    f"x.permute(0, 3, 1, 2) in the forward and write flattened=(1, 1, {n})"), stacklevel=5)
-            channels = None
-        elif next(layer.named_children(), None) is None:
-            found = _channels(layer)
-            if found or (not isinstance(layer, _SAME_CHANNELS) and any(True for _ in layer.parameters())):
-                channels = found
-
-
-def _permutes(model: Module, prefix: str) -> bool:
-    """Says whether the forward of a module around the layer turns axes."""
-    for path, module in paths(model):
-        if prefix.startswith(path) and prefix != path:
-            try:
-                source = inspect.getsource(type(module).forward)
-            except (OSError, TypeError):
-                continue  # no source, such as at a prompt
-            if re.search(r"\b(permute|movedim|moveaxis|transpose)\(", source):
-                return True
-    return False
 
 
 def _check_chain(where: str, prefix: str, chain: Sequential) -> None:

@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from alpha.checkpoint import disk, own, tensors_file
 from alpha.checkpoint.disk import PathLike
-from alpha.checkpoint.layouts import check_flattened, counters, layouts, warn_flattened
+from alpha.checkpoint.layouts import check_flattened, counters, layouts
 from alpha.checkpoint.tensors_file import Damaged
 from alpha.checkpoint.torch_names import check_levels, to_own, to_torch
 from alpha.errors import CheckpointError, message
@@ -65,9 +65,7 @@ def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool 
         values[name] = _numpy(where, key, value)
     values = {name: turned[name].from_torch(a) if name in turned else a
               for name, a in to_own(where, model, values).items()}
-    answer = model.load_state_dict(values, strict)
-    warn_flattened(where, model)
-    return answer
+    return model.load_state_dict(values, strict)
 
 
 @bound
