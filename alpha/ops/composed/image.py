@@ -18,6 +18,7 @@ from alpha.inputs.arguments import checked
 from alpha.inputs.ints import as_int, is_real
 from alpha.inputs.kinds import Channels, Finite, Padding, PadMode, Pair, ResizeMode
 from alpha.inputs.sizes import check_host
+from alpha.op import announced
 from alpha.ops import shape as moves
 from alpha.ops.elementwise import where
 from alpha.ops.index import index_select, mix_rows
@@ -301,6 +302,7 @@ def _ceil_extra(n: int, k: int, s: int, p: int, d: int) -> int:
 
 
 @checked
+@announced
 def max_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
                      dilation: Pair = 1, ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
     """Returns (y, index) of a max_pool2d with dilated windows, or one more where the map does not divide: ceil_mode.
