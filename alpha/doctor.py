@@ -24,7 +24,7 @@ import alpha
 from alpha.backend import BACKENDS, get_backend
 from alpha.build import cache_dir, compilers
 from alpha.config import VARIABLES, config
-from alpha.errors import AlphaError, ConfigError
+from alpha.errors import AlphaError, ConfigError, true_here
 from alpha.precision import mode
 from alpha.start import STATUSES, Parser, import_companions
 
@@ -92,7 +92,7 @@ def extras() -> Iterator[str]:
         try:
             yield f"{package} {metadata.version(package)}: {use}"
         except metadata.PackageNotFoundError:
-            yield f'{package}: not installed ({use}); pip install ".[{extra}]"'
+            yield true_here(f'{package}: not installed ({use}); pip install ".[{extra}]"')
 
 
 def settings() -> Iterator[str]:
@@ -100,7 +100,7 @@ def settings() -> Iterator[str]:
     for v in VARIABLES:
         value = getattr(config, v.name)
         if value != v.default:
-            yield f"{v.env}={int(value) if isinstance(value, bool) else value}: {v.meaning}"
+            yield true_here(f"{v.env}={int(value) if isinstance(value, bool) else value}: {v.meaning}")
 
 
 def main(argv: list[str]) -> int:
@@ -128,7 +128,7 @@ def main(argv: list[str]) -> int:
         return build_kernels(args.arch, program, args.pack)
     for part in (versions, devices, kernels, numerics, cuda, extras, settings):
         for line in part():
-            print(line)
+            print(true_here(line))
     return 0
 
 
