@@ -162,6 +162,8 @@ def remedy(number: int | None, path: object) -> str:
             f"choose a folder: {folder} is none")
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"choose a folder that is writable, or change the permissions of {folder}"
+    if number == errno.EISDIR:
+        return f"name a file: {path} is a folder"
     if number == errno.ENAMETOOLONG:
         return "choose a shorter name"
     return "choose another folder, on a disk that works"

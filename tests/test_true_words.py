@@ -215,6 +215,8 @@ def test_a_folder_that_is_not_there_can_be_made(tmp_path: Path) -> None:
         assert place.is_file()
     (tmp_path / "file").write_text("")
     assert "is none" in help_of(lambda: alpha.save(net, tmp_path / "file" / "net.safetensors"))
+    assert "is a folder" in help_of(lambda: alpha.onnx.export(net, ops.zeros((1, 2)), tmp_path))
+    assert help_of(lambda: alpha.onnx.export(net, ops.zeros((1, 2)), tmp_path / "no" / "x")).startswith("make the")
     assert "shorter name" in help_of(lambda: alpha.save(net, tmp_path / ("x" * 300)))
 
 

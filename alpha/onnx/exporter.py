@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from alpha.errors import ConfigError, message
+from alpha.errors import ConfigError, message, remedy
 from alpha.inference.program import Program, Value
 from alpha.inference.trace import examples_of, trace
 from alpha.inputs.arguments import checked
@@ -106,4 +106,4 @@ def _write(onnx: Any, graph: Graph, inputs: list[Any], outputs: list[Any], name:
         onnx.save(made, str(path))
     except OSError as error:
         raise ConfigError(message(WHERE, f"{path} cannot be written: {error.strerror}",
-                                  "pass a file in a folder that exists")) from error
+                                  remedy(error.errno, path))) from error
