@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +117,14 @@ def _cut(value: object) -> str:
 def _short(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN - 3] + "..."
+
+
+def warn(text: str) -> None:
+    """Warns, at the line outside of alpha that the call came from."""
+    home, level, frame = str(Path(__file__).parent), 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level + 1)
 
 
 _DOCS = re.compile(r"\bdocs/(?=\w+\.(?:md|ipynb))")

@@ -336,7 +336,7 @@ def test_no_shipped_model_is_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name in models.list():
-            nchw.warn("test", models.create(name))
+            nchw.warn_of_order("test", models.create(name))
 
 
 # ---- pages and packages ----------------------------------------------------------------------------------------------

@@ -8,13 +8,12 @@ import re
 import secrets
 import stat
 import time
-import warnings
 from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Union
 
-from alpha.errors import CheckpointError, message, remedy
+from alpha.errors import CheckpointError, message, remedy, warn
 from alpha.inputs.arguments import bound
 from alpha.inputs.schema import shown
 
@@ -67,8 +66,8 @@ def warn_of_name(where: str, path: Path, known: Container[str] = ()) -> None:
     """Warns of a file whose name says that another program reads it, unless the suffix is known."""
     if path.suffix in FOREIGN and path.suffix not in known:
         whose, instead = FOREIGN[path.suffix]
-        warnings.warn(message(where, f"{path.name} has a name of {whose}'s files, and {whose} cannot read what is "
-                              "written there", f"name it {path.stem}.safetensors; {instead}"), stacklevel=4)
+        warn(message(where, f"{path.name} has a name of {whose}'s files, and {whose} cannot read what is "
+                     "written there", f"name it {path.stem}.safetensors; {instead}"))
 
 
 def check_target(where: str, path: Path) -> None:

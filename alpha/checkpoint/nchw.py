@@ -8,30 +8,29 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-import warnings
 from collections.abc import Iterator
 from math import isqrt
 from typing import Any
 
 from alpha import nn
 from alpha.checkpoint.layouts import channels_of, paths
-from alpha.errors import message
+from alpha.errors import message, warn
 from alpha.nn import Linear, Module
 
 _LISTED = "docs/from_pytorch.md lists what to search a model's code for"
 
 
-def warn(where: str, model: Module) -> None:
+def warn_of_order(where: str, model: Module) -> None:
     """Warns of every Linear that may read flattened maps, and of code that unpacks a shape as (n, c, h, w)."""
     for name, layer, channels in _behind_maps(model):
-        warnings.warn(message(
+        warn(message(
             where, f"{name} has {layer.in_features} inputs behind maps of {channels} channels: if the model flattens "
             f"maps of {layer.in_features // channels} pixels, PyTorch has the columns in another order",
             "give the layer flattened=(height, width, channels), and its columns are turned; flattened=(1, 1, "
-            f"{layer.in_features}) says that they are in order"), stacklevel=5)
+            f"{layer.in_features}) says that they are in order"))
     for place, names in _unpacked(model):
-        warnings.warn(message(where, f"{place} takes a shape apart as {names}, and maps are (n, h, w, c) here",
-                              f"write n, h, w, c = x.shape, and the axes behind it likewise; {_LISTED}"), stacklevel=5)
+        warn(message(where, f"{place} takes a shape apart as {names}, and maps are (n, h, w, c) here",
+                     f"write n, h, w, c = x.shape, and the axes behind it likewise; {_LISTED}"))
 
 
 def _behind_maps(model: Module) -> Iterator[tuple[str, Linear, int]]:

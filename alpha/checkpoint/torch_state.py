@@ -52,7 +52,7 @@ def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool 
         raise CheckpointError(message(where, f"the state is {shown(state)}, not a dict of tensors",
                                       "pass model.state_dict() of PyTorch's model"))
     turned = layouts(where, model)
-    nchw.warn(where, model)
+    nchw.warn_of_order(where, model)
     values: dict[str, np.ndarray] = {}
     for key, value in state.items():
         if not isinstance(key, str):
@@ -88,7 +88,7 @@ def to_torch_state_dict(model: Module, levels: str = "conv2_1") -> dict[str, np.
     _check_model(where, model)
     check_levels(where, levels)
     turned = layouts(where, model)
-    nchw.warn(where, model)
+    nchw.warn_of_order(where, model)
     state = {name: turned[name].to_torch(t.numpy()) if name in turned else t.numpy()
              for name, t in model.state_dict().items()}
     return to_torch(model, {**state, **{name: np.zeros((), np.int64) for name in counters(model)}}, levels)

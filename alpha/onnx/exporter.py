@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
-from alpha.errors import ConfigError, message, remedy
+from alpha.errors import ConfigError, message, remedy, warn
 from alpha.inference.program import Program, Value
 from alpha.inference.trace import examples_of, trace
 from alpha.inputs.arguments import checked
@@ -57,9 +56,9 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
     except Baked as reason:
         batch = closed(program)
         n = batch.numbers[0]
-        warnings.warn(message(WHERE, f"the file takes {n} sample{'s' * (n != 1)} and no other number: {reason}",
-                              "compute with ops on tensors alone, without numbers made of x.shape[0]; or export with "
-                              "the number of samples that the file shall take"), stacklevel=3)
+        warn(message(WHERE, f"the file takes {n} sample{'s' * (n != 1)} and no other number: {reason}",
+                     "compute with ops on tensors alone, without numbers made of x.shape[0]; or export with the number "
+                     "of samples that the file shall take"))
         made = _built(program, batch, channels_first)
     _write(onnx, *made, type(model).__name__, Path(path))
 
