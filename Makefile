@@ -22,7 +22,7 @@ test: .venv/.test          ## the whole CPU suite; comparisons with PyTorch run 
 NO_KERNELS := accuracy algorithms algorithms_choice arena augment bench* build calibrate calls checkpoint cifar commands \
 	compare* config contexts conv_desc conv_ops copies create cuda_* data data_parts dlpack docs doctor extending \
 	forged* fuse fuzz* gradcheck habits_errors init kernel_headers layering loader main_job memcheck memory native* \
-	onnx op_results packed pickles pointers pointwise prose public_api recipes recompute* rehearsal resume rows \
+	onnx* op_results packed pickles pointers pointwise prose public_api recipes recompute* rehearsal resume rows \
 	same_kernels schedule sums tarball testing threads torch_state trace train_config train_lock watching winograd_kernels
 test-numpy: .venv/.test    ## the CPU suite where there are no compiled kernels: what they have a part in
 	ALPHA_CPU_KERNELS=0 $(BIN)/python -m pytest -q -n 2 --dist worksteal \

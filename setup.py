@@ -24,6 +24,8 @@ EXTRAS = {
 
 # Users have the emulated driver as alpha.testing.emulator; its own tests and their kernels stay here.
 EMULATOR = {"alpha.testing.emulator": "tests/emulator"} if (ROOT / "tests" / "emulator").is_dir() else {}
+# The pages that messages name are alpha/docs in an installation.
+BESIDE = {**EMULATOR, **({"alpha.docs": "docs"} if (ROOT / "docs").is_dir() else {})}
 
 setup(
     name="alpha-cks",
@@ -33,9 +35,10 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.10",
-    packages=[*find_packages(include=["alpha*", "models*", "train*"]), *EMULATOR],
-    package_dir=EMULATOR,
-    package_data={**{name: ["*.cpp", "*.hpp", "*.h", "README.md"] for name in EMULATOR},
+    packages=[*find_packages(include=["alpha*", "models*", "train*"]), *BESIDE],
+    package_dir=BESIDE,
+    package_data={"alpha.docs": ["*.md", "*.ipynb", "images/*"],
+                  **{name: ["*.cpp", "*.hpp", "*.h", "README.md"] for name in EMULATOR},
                   "alpha": ["py.typed", "cpu/kernels/**/*.cpp", "cpu/kernels/**/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
                             "cuda/packed/*.zip", "ops/*.pyi"],
                   "train": ["recipes/*.toml"]},

@@ -1,23 +1,27 @@
 """The command line of alpha: `python -m alpha COMMAND`, or `alpha COMMAND` where it is installed.
 
-    alpha                                 the doctor: what alpha has to work with here, and what is missing
+    alpha [doctor]                        the doctor: what alpha has to work with here, and what is missing
     alpha build-kernels [--arch sm_90a]   builds the compiled kernels ahead of their first use
     alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
     alpha summary resnet18                layers of a model; alpha summary --help
     alpha train ...                       trains an image classifier; alpha train --help
     alpha compare ...                     alpha beside PyTorch, in a clone of the repository; alpha compare --help
+    alpha --version                       the version of alpha
+
+alpha COMMAND --help tells more: of doctor, build-kernels, summary, train and compare.
 
 The command `alpha` works in any folder; `python -m train` finds a train.py in the user's folder first.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
 
 from alpha.errors import ConfigError, message
-from alpha.start import attempt, import_companions, loud, run
+from alpha.start import STATUSES, attempt, import_companions, loud, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,8 +30,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return attempt("alpha", lambda: _command(args))
 
 
+COMMANDS = ("doctor", "build-kernels", "summary", "train", "compare")
+
+
 def _command(args: list[str]) -> int:
     name, rest = (args[0], args[1:]) if args else ("doctor", [])
+    if name in ("-h", "--help", "help"):
+        print(f"{__doc__}\n{STATUSES}")
+        return 0
+    if name in ("-V", "--version"):
+        from alpha import __version__
+
+        print(f"alpha {__version__}")
+        return 0
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, 1)
+        what = f"{name} needs a command in front of it" if name.startswith("-") else f"there is no command {name!r}"
+        raise ConfigError(message("alpha", what, f"did you mean alpha {close[0]}?" if close else
+                                  f"the commands are {', '.join(COMMANDS)}; alpha COMMAND --help tells more"))
     if name == "train":
         import_companions("models", "train")
         return int(importlib.import_module("train.program").main(rest))
@@ -38,7 +58,7 @@ def _command(args: list[str]) -> int:
         return _compare(rest)
     from alpha import doctor
 
-    return doctor.main(args)
+    return doctor.main([name, *rest])
 
 
 def _compare(args: list[str]) -> int:

@@ -284,7 +284,10 @@ def _hash_source(path: Path, include_dirs: Sequence[Path], h: hashlib._Hash, see
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise CompileError(message("build", f"cannot read {path}: {error.strerror}", "reinstall alpha")) from error
+        own = Path(__file__).resolve().parent in path.parents
+        raise CompileError(message("build", f"cannot read {path}: {error.strerror}",
+                                   "reinstall alpha" if own else "name a source by a path that exists, such as "
+                                   f'Path(__file__).with_name("{path.name}")')) from error
     h.update(path.name.encode() + b"\0" + text + b"\0")
     for include in _INCLUDE.findall(text):
         for folder in (path.parent, *include_dirs):

@@ -24,7 +24,7 @@ import alpha
 from alpha.backend import BACKENDS, get_backend
 from alpha.build import cache_dir, compilers
 from alpha.config import VARIABLES, config
-from alpha.errors import AlphaError, ConfigError
+from alpha.errors import AlphaError, ConfigError, true_here
 from alpha.precision import mode
 from alpha.start import STATUSES, Parser, import_companions
 
@@ -92,7 +92,7 @@ def extras() -> Iterator[str]:
         try:
             yield f"{package} {metadata.version(package)}: {use}"
         except metadata.PackageNotFoundError:
-            yield f'{package}: not installed ({use}); pip install ".[{extra}]"'
+            yield true_here(f'{package}: not installed ({use}); pip install ".[{extra}]"')
 
 
 def settings() -> Iterator[str]:
@@ -100,17 +100,25 @@ def settings() -> Iterator[str]:
     for v in VARIABLES:
         value = getattr(config, v.name)
         if value != v.default:
-            yield f"{v.env}={int(value) if isinstance(value, bool) else value}: {v.meaning}"
+            yield true_here(f"{v.env}={int(value) if isinstance(value, bool) else value}: {v.meaning}")
 
 
 def main(argv: list[str]) -> int:
     """Runs a command and returns its exit code: 1 where build-kernels leaves NumPy alone, or a CUDA kernel unbuilt."""
-    parser = Parser(prog="python -m alpha", allow_abbrev=False, epilog=STATUSES,
+    if argv[:1] == ["build-kernels"]:
+        return _build(argv[1:])
+    parser = Parser(prog="alpha doctor", allow_abbrev=False, epilog=STATUSES,
                     description="What alpha has to work with here, and what is missing.")
-    parser.add_argument("command", nargs="?", default="doctor",
-                        choices=["doctor", "build-kernels", "summary", "train", "compare"],
-                        help="doctor (default); build-kernels: compile ahead of the first use; summary: layers of a "
-                        "model; train: the training program, as python -m train; compare: beside PyTorch, in a clone")
+    parser.parse_args(argv[1:] if argv[:1] == ["doctor"] else argv)
+    for part in (versions, devices, kernels, numerics, cuda, extras, settings):
+        for line in part():
+            print(true_here(line))
+    return 0
+
+
+def _build(argv: list[str]) -> int:
+    parser = Parser(prog="alpha build-kernels", allow_abbrev=False, epilog=STATUSES,
+                    description="Compiles the kernels of the CPU, and of a GPU, ahead of their first use.")
     parser.add_argument("--arch", nargs="+", type=architecture, default=[], metavar="sm_90a",
                         help="build CUDA kernels for these architectures instead of that of the GPU here")
     parser.add_argument("--pack", metavar="FOLDER", type=Path, help="also put what was built for an architecture into "
@@ -121,15 +129,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--precision", help="of that training; the configured one if it is left out")
     parser.add_argument("--batch-size", type=int, help="of that training, whose own default it has")
     args = parser.parse_args(argv)
-    if args.command not in ("doctor", "build-kernels"):
-        parser.error(f"{args.command} has to be the first argument")
-    if args.command == "build-kernels":
-        program = training(args.model, args.precision, args.batch_size, args.imports) if args.model else None
-        return build_kernels(args.arch, program, args.pack)
-    for part in (versions, devices, kernels, numerics, cuda, extras, settings):
-        for line in part():
-            print(line)
-    return 0
+    given = [name for name, value in (("--import", args.imports), ("--precision", args.precision),
+                                      ("--batch-size", args.batch_size)) if value]
+    if given and not args.model:
+        parser.error(f"{given[0]} is given without --model")
+    program = training(args.model, args.precision, args.batch_size, args.imports) if args.model else None
+    return build_kernels(args.arch, program, args.pack)
 
 
 def architecture(text: str) -> str:

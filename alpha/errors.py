@@ -8,6 +8,12 @@ A message says what is wrong with both values, then what to change::
 
 from __future__ import annotations
 
+import errno
+import re
+import sys
+import warnings
+from pathlib import Path
+
 import numpy as np
 
 
@@ -113,7 +119,61 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN - 3] + "..."
 
 
+def warn(text: str) -> None:
+    """Warns, at the line outside of alpha that the call came from."""
+    home, level, frame = str(Path(__file__).parent), 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level + 1)
+
+
+_DOCS = re.compile(r"\bdocs/(?=\w+\.(?:md|ipynb))")
+_EXTRA = re.compile(r'pip install "\.\[(\w+)\]"')
+
+
 def message(where: str, what: str, fix: str, **values: object) -> str:
-    """Returns `<where>: <what> (<name: value; ...>)`, a line break, `help: <fix>`."""
+    """Returns `<where>: <what> (<name: value; ...>)`, a line break, `help: <fix>`, which is `true_here`."""
     shown = "; ".join(f"{name}: {value}" for name, value in values.items())
-    return f"{where}: {what}" + (f" ({shown})" if shown else "") + f"\nhelp: {fix}"
+    return f"{where}: {what}" + (f" ({shown})" if shown else "") + f"\nhelp: {true_here(fix)}"
+
+
+def true_here(text: str) -> str:
+    """Returns a text with the addresses of docs pages, and the command for extras, as they are on this machine.
+
+    In a clone pages lie in docs/, and `pip install ".[images]"` works in its folder. An installation has the pages
+    beside the code, and is told by name.
+    """
+    if "docs/" in text:
+        text = _DOCS.sub(lambda found: _docs_folder() + "/", text)
+    return text if 'pip install ".[' not in text or _in_clone() else _EXTRA.sub(r'pip install "alpha-cks[\1]"', text)
+
+
+def docs_page(name: str) -> Path:
+    """Returns where a page of the documentation is, such as "add_a_layer.md"."""
+    inside = Path(__file__).parent / "docs"
+    return (inside if inside.is_dir() else Path(__file__).resolve().parent.parent / "docs") / name
+
+
+def _docs_folder() -> str:
+    return str(docs_page(""))
+
+
+def _in_clone() -> bool:
+    return (Path(__file__).resolve().parent.parent / "setup.py").is_file()
+
+
+def remedy(number: int | None, path: object) -> str:
+    """Returns what helps against an error of the operating system, by its errno, in writing a file."""
+    folder = Path(str(path)).parent
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return f"free space on the disk of {folder}, or choose another folder"
+    if number in (errno.ENOENT, errno.ENOTDIR):
+        return f"make the folder first: mkdir -p {folder}" if number == errno.ENOENT else (
+            f"choose a folder: {folder} is none")
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"choose a folder that is writable, or change the permissions of {folder}"
+    if number == errno.EISDIR:
+        return f"name a file: {path} is a folder"
+    if number == errno.ENAMETOOLONG:
+        return "choose a shorter name"
+    return "choose another folder, on a disk that works"

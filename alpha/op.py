@@ -47,9 +47,10 @@ with ops, so they can be differentiated again.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 from alpha import versions
 from alpha.backend import FLOAT_DTYPES, device_type, get_backend
@@ -73,6 +74,24 @@ __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 
 registry: dict[str, Op] = {}
 observers: list[Callable[[Op, Sequence[Any], dict[str, Any], list[Tensor]], None]] = []  # told of every call, its outs
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def announced(f: F) -> F:
+    """Makes a function (x, **settings) of several ops tell observers that it was called, for files with one operator.
+
+    An observer with a method composed(name, x, settings, results) is told, after the calls of ops within.
+    """
+    names = list(inspect.signature(f).parameters)
+
+    @wraps(f)
+    def call(x: Tensor, *args: Any, **settings: Any) -> Any:
+        results = f(x, *args, **settings)
+        for observe in observers:
+            if hasattr(observe, "composed"):
+                observe.composed(f.__name__, x, {**dict(zip(names[1:], args)), **settings}, results)
+        return results
+    return call  # type: ignore[return-value]
 
 
 class Op(Signature):

@@ -48,7 +48,7 @@ def run(main: Callable[[], int]) -> int:
 
 def attempt(name: str, work: Callable[[], int]) -> int:
     """Returns the status of a piece of work; an error that is not a defect of ours is told, and gives its status."""
-    from alpha.errors import AlphaError, ConfigError, DataError, message
+    from alpha.errors import AlphaError, ConfigError, DataError, message, remedy
 
     try:
         return work()
@@ -63,8 +63,8 @@ def attempt(name: str, work: Callable[[], int]) -> int:
         if isinstance(error, BrokenPipeError):
             return _gone(error)
         what = f"{error.filename or 'standard output or a file'}: {error.strerror or error}"
-        tell(message(name, what, "free space or correct the path; python -m train --resume auto continues a run from "
-                     "its last checkpoint"))
+        fix = remedy(error.errno, error.filename) if error.filename else "free space, or correct the path"
+        tell(message(name, what, f"{fix}; python -m train --resume auto continues a run from its last checkpoint"))
         return 1
 
 
@@ -113,6 +113,11 @@ def import_companions(*names: str) -> None:
 
 class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError, which has two lines, where argparse would print its usage and exit."""
+
+    def format_help(self) -> str:
+        from alpha.errors import true_here
+
+        return true_here(super().format_help())
 
     def error(self, text: str) -> NoReturn:
         from alpha.errors import ConfigError, message

@@ -16,7 +16,7 @@ import inspect
 import pkgutil
 from typing import Any
 
-from alpha.errors import ConfigError, message, shown
+from alpha.errors import ConfigError, MissingError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.registry import did_you_mean
 from alpha.nn import Module
@@ -50,10 +50,7 @@ def create(name: str, num_classes: int = 10, **options: Any) -> Module:
     Raises:
         ConfigError: the name or an option is unknown, or num_classes is below 1.
     """
-    if name not in _registry:
-        near = did_you_mean(name, _registry)
-        fix = f"{near.removeprefix('; ')}" if near else f"use one of {', '.join(list())}"
-        raise ConfigError(message("models.create", f"no model is called {name!r}", fix))
+    _known("models.create", name)
     if num_classes < 1:
         raise ConfigError(message("models.create", f"num_classes={num_classes} is below 1",
                                   "pass the number of classes"))
@@ -76,8 +73,29 @@ def create(name: str, num_classes: int = 10, **options: Any) -> Module:
 
 
 def description(name: str) -> str:
-    """Returns the docstring of a model: the paper and the number of parameters."""
-    return _registry[name].__doc__ or ""
+    """Returns the docstring of a model: the paper and its parameters.  Raises ConfigError where there is none."""
+    return _registry[_known("models.description", name)].__doc__ or ""
+
+
+def _known(where: str, name: Any) -> str:
+    """Returns the name of a model.  Raises ConfigError if there is no such model."""
+    if isinstance(name, str) and name in _registry:
+        return name
+    near = did_you_mean(name, _registry)
+    fix = f"{near.removeprefix('; ')}" if near else f"use one of {', '.join(list())}"
+    raise ConfigError(message(where, f"no model is called {shown(name) if not isinstance(name, str) else repr(name)}",
+                              fix))
+
+
+def __getattr__(name: str) -> object:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in _registry:
+        fix = f'a model is made by name: models.create("{name}")'
+    else:
+        near = did_you_mean(name, (*_registry, *__all__)).removeprefix("; ")
+        fix = near or "models.list() has the names of all models"
+    raise MissingError(message("models", f"there is no {name}", fix))
 
 
 for _file in pkgutil.iter_modules(__path__):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     left_out = collection_path == CUDA and "not cuda" in config.getoption("markexpr")
     explicit = any(Path(arg.partition("::")[0]).resolve().is_relative_to(CUDA) for arg in config.args)
     return True if left_out and not explicit else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The mark torch is the promise that a test is skipped where PyTorch is not installed."""
+    if find_spec("torch") is None:
+        for item in items:
+            if item.get_closest_marker("torch"):
+                item.add_marker(pytest.mark.skip(reason="PyTorch is not installed"))
 
 
 def pytest_collection_finish() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import alpha
 from alpha import __main__ as command
 from alpha import start
 from train.__main__ import main as train_main
@@ -92,11 +93,32 @@ def test_what_is_wrong_with_arguments_is_two_lines(program: str, args: list[str]
 
 
 def test_help_names_the_statuses(capsys: pytest.CaptureFixture[str]) -> None:
-    for main, args in ((train_main, ["--help"]), (command.main, ["--help"]), (command.main, ["train", "--help"])):
+    for main, args in ((train_main, ["--help"]), (command.main, ["train", "--help"]),
+                       (command.main, ["doctor", "--help"]), (command.main, ["build-kernels", "--help"]),
+                       (command.main, ["summary", "--help"])):
         with pytest.raises(SystemExit) as caught:
             main(args)
         assert caught.value.code == 0
-        assert " ".join(capsys.readouterr().out.split()).endswith(start.STATUSES)
+        out = " ".join(capsys.readouterr().out.split())
+        assert out.endswith(start.STATUSES)
+    assert command.main(["--help"]) == 0
+    assert " ".join(capsys.readouterr().out.split()).endswith(start.STATUSES)
+
+
+def test_each_command_has_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, flag, foreign in (("doctor", "--help", "--arch"), ("build-kernels", "--pack", "--num-classes"),
+                                ("summary", "--num-classes", "--arch"), ("train", "--lr", "--pack")):
+        with pytest.raises(SystemExit):
+            command.main([name, "--help"])
+        out = capsys.readouterr().out
+        assert flag in out and foreign not in out, name
+    assert command.main(["--version"]) == 0 and capsys.readouterr().out == f"alpha {alpha.__version__}\n"
+    for wrong, near in (("docotr", "doctor"), ("build-kernel", "build-kernels"), ("trian", "train"),
+                        ("summry", "summary")):
+        assert command.main([wrong]) == 2
+        assert capsys.readouterr().err == f"alpha: there is no command {wrong!r}\nhelp: did you mean alpha {near}?\n"
+    assert command.main(["build-kernels", "--precision", "bf16"]) == 2
+    assert "--precision is given without --model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("program, streams", [("train", "<&- >&- 2>&-"), ("alpha", "2>&-"), ("alpha", ">&-")])

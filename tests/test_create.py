@@ -77,7 +77,7 @@ def test_what_makes_no_tensor_is_refused() -> None:
     with refused(DTypeError, "'complex64' is not a dtype"):
         ops.zeros(2, "complex64")
     with refused(DTypeError, "dtype: 3 is not a dtype", "It is one tuple: zeros((2, 3))"):
-        ops.zeros(2, 3)
+        ops.full(2, 3, 3)
     with refused(DTypeError, "rand: dtype int64 holds no fractions"):
         ops.rand(2, "int64")
     with refused(DTypeError, "requires_grad_: dtype int64 has no gradients"):

@@ -165,7 +165,7 @@ TWINS = {
     "alpha.nn.LSTM(3, 4)": "Linear", "optim.lr_scheduler": "alpha.optim.schedule", "optim.schedule.StepLR": "step(lr",
     "alpha.compile(model)": "alpha.capture", "alpha.autocast('cuda')": "alpha.precision",
     "alpha.empty(3)": "alpha.zeros",
-    "values, index = x.max(dim=1)": "argmax", "alpha.zeros(2, 3)": "zeros((2, 3))",
+    "values, index = x.max(dim=1)": "argmax", "alpha.full(2, 3, 4)": "zeros((2, 3))",
     "alpha.data.WeightedRandomSampler": "rng.choice", "alpha.log_softmax(x, 1)": "x.log_softmax",
     "alpha.add(x, x, alpha=2)": "x + y", "alpha.inf": "float(", "x.max(dim=1).values": "x.argmax",
     "optim.lr_scheduler.SequentialLR": "lambda step", "alpha.nn.utils": "clip_grad_norm",
@@ -178,9 +178,9 @@ TWINS = {
     "alpha.cuda.empty_cache()": "free_cached", "alpha.cuda.device_count()": "is_available", "alpha.cuda.amp.autocast()":
     "alpha.precision", "alpha.cuda.max_memory_allocated()": "memory_summary", "alpha.cuda.Stream()": "one stream",
     "alpha.distributed.init_process_group()": "one device to a process", "alpha.Generator()": "alpha.manual_seed",
-    "nn.TransformerDecoderLayer(8, 2)": "MultiheadAttention", "F.grid_sample(x)": "x[:, rows, columns]",
+    "nn.TransformerDecoderLayer(8, 2)": "MultiheadAttention", "F.grid_sample(x)": "interpolate",
     "F.scaled_dot_product_attention(x, x, x, is_causal=True, enable_gqa=True)": "repeat_interleave",
-    "alpha.get_num_threads()": "OMP_NUM_THREADS", "x.dist(x)": "(x - y).norm()",
+    "alpha.get_num_threads()": "ALPHA_NUM_THREADS", "x.dist(x)": "(x - y).norm()",
     "nn.BatchNorm2d(8)(alpha.ones((2, 8, 4, 4)))": "NHWC", "alpha.optim.Adm": "did you mean Adam",
 }
 

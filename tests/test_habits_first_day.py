@@ -88,7 +88,7 @@ TWINS = {
     "optimizer.param_groups",
     "x.dtype.to_complex()": "np.finfo", "x.device.foo": "with type and index", "x.shape.numels": "numel()",
     "alpha.backends.cudnn.benchmark": "alpha.config", "alpha.backends.mps.is_available()": "alpha.config",
-    "alpha.set_num_threads(4)": "OMP_NUM_THREADS", "alpha.amp.autocast('cuda')": "alpha.precision",
+    "alpha.set_num_threads(4)": "ALPHA_NUM_THREADS", "alpha.amp.autocast('cuda')": "alpha.precision",
     "alpha.autocast(device_type='cuda', dtype=alpha.float16)": "alpha.precision", "alpha.amp.GradScaler()":
     "alpha.optim.LossScaler", "alpha.cuda.amp.GradScaler()": "alpha.optim.LossScaler", "alpha.cuda.manual_seed_all(1)":
     "alpha.manual_seed", "alpha.set_grad_enabled(False)": "alpha.no_grad", "alpha.autograd.grad(x, x)": "alpha.grad",

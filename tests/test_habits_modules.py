@@ -69,7 +69,7 @@ def test_habits_of_modules() -> None:
     assert model.half()[0].weight.dtype == "float16" and model.float()[0].weight.dtype == "float32"
     assert model.double()[0].weight.dtype == "float64" and "<pre>Sequential(" in model._repr_html_()
     for name, twin in (("register_full_backward_hook", "register_backward_hook"), ("paramters", "parameters"),
-                       ("zzz", "alpha.ops")):
+                       ("zzz", "assign it first")):
         with refused(AttributeError, f"Sequential: there is no {name}", twin):
             getattr(model, name)
     x = alpha.ones((2,), requires_grad=True)

@@ -31,7 +31,7 @@ import numpy as np
 
 import alpha
 from alpha.data import Dataset
-from alpha.errors import ConfigError, message
+from alpha.errors import ConfigError, message, true_here
 from alpha.training.history import Row
 from train.config import Config
 
@@ -202,7 +202,7 @@ def can_plot(without: str = "curves.png, confusion.png and images.png are left o
     try:
         import matplotlib  # noqa: F401  slow to load, so not before it is needed
     except ImportError:
-        print(f"{without}: {NO_MATPLOTLIB}")
+        print(f"{without}: {true_here(NO_MATPLOTLIB)}")
         return False
     return True
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
 import stat
 import time
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Union
 
-from alpha.errors import CheckpointError, message
+from alpha.errors import CheckpointError, message, remedy, warn
 from alpha.inputs.arguments import bound
 from alpha.inputs.schema import shown
 
@@ -52,8 +54,28 @@ def unreadable(where: str, path: Path, error: OSError) -> CheckpointError:
                                    "check the path and its permissions"))
 
 
+# Names of other programs' files: what reads them does not read what alpha writes.
+FOREIGN = {**dict.fromkeys((".pt", ".pth"), ("PyTorch", "alpha.checkpoint.save_torch(path, model) writes PyTorch's "
+                                             "files")),
+           **dict.fromkeys((".npz", ".npy"), ("NumPy", "np.savez(path, **arrays) writes NumPy's files")),
+           **dict.fromkeys((".pkl", ".pickle"), ("pickle", "pickle.dump(state, file) writes them")),
+           ".onnx": ("ONNX", "alpha.onnx.export(model, example, path) writes an ONNX file")}
+
+
+def warn_of_name(where: str, path: Path, known: Container[str] = ()) -> None:
+    """Warns of a file whose name says that another program reads it, unless the suffix is known."""
+    if path.suffix in FOREIGN and path.suffix not in known:
+        whose, instead = FOREIGN[path.suffix]
+        warn(message(where, f"{path.name} has a name of {whose}'s files, and {whose} cannot read what is "
+                     "written there", f"name it {path.stem}.safetensors; {instead}"))
+
+
 def check_target(where: str, path: Path) -> None:
-    """Raises CheckpointError where a new file would take the place of something that is not a file."""
+    """Raises CheckpointError where there is no folder, or a new file would take the place of no file."""
+    if path.name and not path.parent.is_dir() and not path.parent.is_symlink():
+        reason = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+        raise CheckpointError(message(where, f"{path} cannot be written: {os.strerror(reason)}",
+                                      remedy(reason, path)))
     for place in (path, previous(path)) if path.name else (path,):
         try:
             mode = place.stat().st_mode
@@ -94,8 +116,7 @@ def write(where: str, path: Path, data: bytes) -> None:
             with suppress(OSError):
                 leftover.unlink()
         raise CheckpointError(message(where, f"{path} cannot be written: {error.strerror or error}",
-                                      "free space, or choose a directory that exists and is writable",
-                                      size=f"{len(data)} bytes")) from error
+                                      remedy(error.errno, path), size=f"{len(data)} bytes")) from error
 
 
 def _keep_previous(path: Path, link: Path) -> None:

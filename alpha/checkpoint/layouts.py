@@ -122,7 +122,7 @@ def _check_chain(where: str, prefix: str, chain: Sequential) -> None:
         elif isinstance(layer, nn.Flatten) or _function(layer) is ops.flatten:
             flat = True
         elif not isinstance(layer, _SAME_CHANNELS) and not any(_function(layer) is op for op in _SAME_CHANNELS_OPS):
-            channels, flat = _channels(layer), False
+            channels, flat = channels_of(layer), False
 
 
 def _layers(chain: Sequential, prefix: str) -> Iterator[tuple[str, Module]]:
@@ -140,7 +140,7 @@ def _function(layer: Module) -> Any:
     return found.func if isinstance(found, partial) else found
 
 
-def _channels(layer: Module) -> int | None:
+def channels_of(layer: Module) -> int | None:
     """Returns the channels of the map that a layer makes; None where that is not known."""
     if isinstance(layer, (nn.Conv2d, nn.CoConv2d, nn.ConvTranspose2d)):
         return layer.out_channels

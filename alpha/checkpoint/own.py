@@ -50,6 +50,7 @@ def save(path: PathLike, tensors: Mapping[str, Any], metadata: Mapping[str, Any]
     """
     place = disk.as_path("checkpoint.save", path)
     disk.check_target("checkpoint.save", place)
+    disk.warn_of_name("checkpoint.save", place)
     try:
         document = json.dumps({"sha256": _BLANK.decode(), "schema": SCHEMA, "metadata": dict(metadata or {})},
                               separators=(",", ":"))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from alpha.checkpoint import disk, own, tensors_file
+from alpha.checkpoint import disk, nchw, own, tensors_file
 from alpha.checkpoint.disk import PathLike
 from alpha.checkpoint.layouts import check_flattened, counters, layouts
 from alpha.checkpoint.tensors_file import Damaged
@@ -33,7 +33,8 @@ def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool 
     The prefixes "module." and "_orig_mod." are dropped, num_batches_tracked is ignored. What a module names in
     `torch_channels_first`, such as the filters of convolutions, is turned from OIHW to OHWI, and the columns of a
     Linear behind a flattened map (`Linear(..., flattened=(H, W, C))`) are brought into NHWC order. The levels of a
-    CoConv2d are joined, in either form that `to_torch_state_dict` writes. All else is taken as it is.
+    CoConv2d are joined, in either form that `to_torch_state_dict` writes. All else is taken as it is. A warning names
+    each Linear that may read a flattened map without `flattened`, and code that takes a shape apart as n, c, h, w.
     Args:
         state: torch.Tensor or NumPy array by name.
         model: the module to fill.
@@ -51,6 +52,7 @@ def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool 
         raise CheckpointError(message(where, f"the state is {shown(state)}, not a dict of tensors",
                                       "pass model.state_dict() of PyTorch's model"))
     turned = layouts(where, model)
+    nchw.warn_of_order(where, model)
     values: dict[str, np.ndarray] = {}
     for key, value in state.items():
         if not isinstance(key, str):
@@ -86,6 +88,7 @@ def to_torch_state_dict(model: Module, levels: str = "conv2_1") -> dict[str, np.
     _check_model(where, model)
     check_levels(where, levels)
     turned = layouts(where, model)
+    nchw.warn_of_order(where, model)
     state = {name: turned[name].to_torch(t.numpy()) if name in turned else t.numpy()
              for name, t in model.state_dict().items()}
     return to_torch(model, {**state, **{name: np.zeros((), np.int64) for name in counters(model)}}, levels)
@@ -134,6 +137,7 @@ def save_torch(path: PathLike, model: Module, levels: str = "conv2_1") -> None:
     """
     place = disk.as_path("save_torch", path)
     disk.check_target("save_torch", place)
+    disk.warn_of_name("save_torch", place, known=(".pt", ".pth"))
     state = own.arrays_of("save_torch", to_torch_state_dict(model, levels))
     if place.suffix not in (".pth", ".pt"):
         disk.write("save_torch", place, safetensors.numpy.save(state))

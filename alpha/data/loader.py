@@ -106,7 +106,7 @@ class DataLoader:
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any:
-            raise twins.missing("DataLoader", name, twins.LOADER, self)
+            return twins.attribute(self, "DataLoader", name, twins.LOADER)
 
     def _resident_images(self, transform: Any, wanted: bool | None) -> Tensor | None:
         """Returns all images as one tensor on the device, where they are to stay there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from alpha.backend import device_type
 from alpha.op import Op, registry
@@ -28,6 +28,15 @@ class Value:
         self.shape, self.dtype, self.constant, self.name = shape, dtype, constant, name
 
 
+class Piece(NamedTuple):
+    """What a function of several ops was called with, and made: max_pool_windows, which files have one operator for."""
+
+    name: str
+    x: Value
+    settings: dict[str, Any]
+    outs: list[Value]
+
+
 @dataclass(eq=False)
 class Call:
     """One call of an op.
@@ -37,6 +46,7 @@ class Call:
         attrs: canonical attributes.
         outs: all outputs, those too that nobody reads.
         residual: a Value that is added before the activation; passes set it.
+        piece: the function of several ops that the call stands for.
     """
 
     op: Op
@@ -44,6 +54,7 @@ class Call:
     attrs: dict[str, Any]
     outs: list[Value]
     residual: Value | None = None
+    piece: Piece | None = None
 
     def reads(self) -> Iterator[Value]:
         """Yields the values that it reads, one that is read twice twice."""
@@ -66,6 +77,7 @@ class Program:
         outputs: what the model returns; `single` where that is one tensor.
         owned: the tensors of the model that are read.
         notes: what passes have done, for the report.
+        pieces: which values functions of several ops have made.
     """
 
     device: str
@@ -75,6 +87,7 @@ class Program:
     single: bool
     owned: list[Tensor] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)
+    pieces: dict[Value, Piece] = field(default_factory=dict)
 
     def readers(self) -> dict[Value, list[Call | None]]:
         """Returns who reads each value, once for each time; None stands for the caller."""

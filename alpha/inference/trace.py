@@ -12,7 +12,7 @@ from alpha import op as ops_seam
 from alpha.backend import FLOAT_DTYPES
 from alpha.errors import ArgumentError, ConfigError, DeviceError, GraphError, message, shown
 from alpha.graph import no_grad
-from alpha.inference.program import Call, Program, Value
+from alpha.inference.program import Call, Piece, Program, Value
 from alpha.nn import Module
 from alpha.nn.module import evaluating
 from alpha.op import Op
@@ -43,6 +43,7 @@ class _Tracer:
         self.values: dict[int, Value] = {}
         self.calls: list[Call] = []
         self.owned: dict[int, Tensor] = {}
+        self.pieces: dict[Value, Piece] = {}
         self.inputs = [self._new(t) for t in inputs]
 
     def _new(self, t: Tensor) -> Value:
@@ -79,6 +80,12 @@ class _Tracer:
                         [self.value(t) for t in arg] if isinstance(arg, list) else arg)
         self.calls.append(Call(op, made, dict(attrs), [self._new(t) for t in outs]))
 
+    def composed(self, name: str, x: Tensor, settings: dict[str, Any], results: tuple[Tensor, ...]) -> None:
+        """Notes that a function of several ops made results of x."""
+        if threading.get_ident() == self.thread:
+            outs = [self.value(t) for t in results]
+            self.pieces.update(dict.fromkeys(outs, Piece(name, self.value(x), settings, outs)))
+
 
 def trace(model: Module, inputs: Sequence[Tensor]) -> tuple[Program, list[Tensor]]:
     """Returns what the model does to the inputs in inference mode, and its results.
@@ -96,6 +103,13 @@ def trace(model: Module, inputs: Sequence[Tensor]) -> tuple[Program, list[Tensor
     return program, results
 
 
+def trace_once(model: Module, inputs: Sequence[Tensor]) -> Program:
+    """Returns what the model does to inputs of other shapes, once `trace` has found that the data do not matter."""
+    with evaluating(model):
+        return _traced(model, inputs)[0]
+
+
+
 def _traced(model: Module, inputs: Sequence[Tensor]) -> tuple[Program, list[Tensor]]:
     tracer = _Tracer(model, inputs)
     with no_grad():
@@ -110,7 +124,7 @@ def _traced(model: Module, inputs: Sequence[Tensor]) -> tuple[Program, list[Tens
                                   "return a tensor, or a tuple of tensors"))
     outputs = [tracer.value(t) for t in results]
     program = Program(tracer.device, tracer.inputs, tracer.calls, outputs, isinstance(result, Tensor),
-                      list(tracer.owned.values()))
+                      list(tracer.owned.values()), pieces=tracer.pieces)
     return program, list(results)
 
 

@@ -247,4 +247,4 @@ class Conversions(Casts):
             if name == "__cuda_array_interface__":      # its property found that there is none
                 raise MissingError(message(name, f"there is none for {self.dtype} on {self.device}",
                                            "hand the tensor over by DLPack, or convert or move it first"))
-            raise twins.missing("Tensor", name, twins.TENSOR, type(self))
+            return twins.attribute(self, "Tensor", name, twins.TENSOR)

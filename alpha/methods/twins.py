@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from alpha.errors import MissingError, MissingModuleError, message
 
+_THREADS = "alpha.config.num_threads = n, or the variable ALPHA_NUM_THREADS"
 _ITSELF = "elements change in place by +=, -=, *=, /=, **=, copy_, fill_ and zero_"
 
 TENSOR = {
@@ -47,6 +49,8 @@ TENSOR = {
 }
 
 TOP = {
+    "models": "import models; models.create(name), with a name of models.list()", "train": "alpha.training.fit(model, "
+    "train, val), or the command alpha train", "functional": "it is alpha.nn.functional",
     "nn.functional": "alpha.nn.functional", "set_default_dtype": "pass dtype=, or use alpha.precision(...)",
     "set_default_device": "pass device=", "compile": "alpha.capture(step) records a training step; no compiler is "
     "needed", "Size": "shapes are tuples", "FloatTensor": "alpha.tensor(values)",
@@ -56,7 +60,7 @@ TOP = {
     "utils.checkpoint, --tensorboard for utils.tensorboard; alpha.checkpoint, alpha.summary", "double": "alpha.float64",
     "jit": "there is no compiler to feed; alpha.capture records a step", "long": "alpha.int64", "int": "alpha.int32",
     "float": "alpha.float32", "half": "alpha.float16", "multiprocessing": "the module of Python",
-    "set_num_threads": "the variable OMP_NUM_THREADS", "get_default_dtype": "float32, always",
+    "set_num_threads": _THREADS, "get_default_dtype": "float32, always",
     "is_tensor": "isinstance(x, alpha.Tensor)", "contiguous_format": "leave it out: elements lie in the order of "
     "indices", "backends": "alpha.config, and the variables of docs/env_vars.md",
     "autograd": "alpha.grad, alpha.Function, @alpha.op, alpha.detect_anomaly", "no_grad_": "alpha.no_grad()",
@@ -68,7 +72,7 @@ TOP = {
     "set_grad_enabled": "with alpha.no_grad(): or alpha.enable_grad():",
     "cdist": "((x[:, None] - y[None]) ** 2).sum(-1).sqrt()", "linalg": "np.linalg of x.numpy(); x.norm(), alpha.einsum",
     "fft": "np.fft of x.numpy()", "distributed": "there is one device to a process",
-    "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": "the variable OMP_NUM_THREADS",
+    "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": _THREADS,
     "log_softmax": "alpha.nn.functional.log_softmax(x, dim), x.log_softmax(dim)", "inf": 'float("inf")',
     "nan": 'float("nan")', "pi": "math.pi", "swapaxes": "x.swapaxes(a, b)", "add": "x + y", "sub": "x - y",
     "mul": "x * y", "div": "x / y", "set_printoptions": "np.set_printoptions, for x.numpy()",
@@ -102,7 +106,8 @@ NN = {
 }
 
 FUNCTIONAL = {
-    "grid_sample": "x[:, rows, columns]",
+    "grid_sample": "there is none: alpha.nn.functional.interpolate resizes maps; an op of your own samples at other "
+    "places: docs/add_a_layer.md",
 }
 
 CUDA = {
@@ -126,7 +131,8 @@ OPTIM = {
     "a function: lr=lambda step: first(step) if step < n else second(step - n)",
     "swa_utils": "alpha.optim.ExponentialMovingAverage", "LBFGS": "there is none; Adam needs no line search",
     "SparseAdam": "Adam: gradients are dense", "ASGD": "SGD, and alpha.optim.ExponentialMovingAverage", "Rprop":
-    "RMSprop", "GradScaler": "LossScaler", "EMA": "ExponentialMovingAverage", "AdaBound": "AdaMod",
+    "RMSprop", "GradScaler": "alpha.optim.LossScaler", "EMA": "alpha.optim.ExponentialMovingAverage",
+    "AdaBound": "alpha.optim.AdaMod",
 }
 
 SCHEDULE = {
@@ -186,6 +192,22 @@ MODULE = {
 }
 
 
+# Where a public name may be: the module, and how it is written. Modules that come with other names alone stand last.
+PLACES = (("alpha", "alpha.{}"), ("alpha.nn.functional", "alpha.nn.functional.{}"), ("alpha.nn", "alpha.nn.{}"),
+          ("alpha.ops", "alpha.ops.{}"), ("alpha.optim", "alpha.optim.{}"), ("alpha.nn.init", "alpha.nn.init.{}"),
+          ("alpha.optim.schedule", "alpha.optim.schedule.{}"), ("alpha.data", "alpha.data.{}"),
+          ("alpha.checkpoint", "alpha.checkpoint.{}"), ("alpha.training", "alpha.training.{}"),
+          ("alpha.testing", "alpha.testing.{}"), ("alpha.onnx", "alpha.onnx.{}"), ("alpha.cuda", "alpha.cuda.{}"))
+CLASSES = (("alpha", "Tensor", "x.{}(...)"), ("alpha.nn", "Module", "model.{}(...)"),
+           ("alpha.optim", "Optimizer", "optimizer.{}(...)"))
+NEW = {     # where -> how something of one's own is made
+    "alpha.optim": "write an optimizer of your own: docs/add_an_optimizer.md",
+    "alpha.optim.schedule": "write a function of the step: lr=lambda step: ...",
+    "alpha.nn": "write a Module of your own: docs/add_a_layer.md",
+}
+OPS = ("alpha", "alpha.ops", "alpha.nn.functional", "Tensor")
+
+
 def missing(where: str, name: str, table: Mapping[str, str], known: Any, also: Mapping[str, str] | None = None
             ) -> MissingError:
     """Returns the error for an attribute that is not there.
@@ -198,27 +220,76 @@ def missing(where: str, name: str, table: Mapping[str, str], known: Any, also: M
     """
     if name.startswith("__") and name not in table:
         return MissingError(name)
-    fix = table.get(name) or (also or {}).get(name)
+    fix = table.get(name) or (also or {}).get(name) or _elsewhere(where, name)
     if fix is None:
-        names = [n for n in dir(known) if not n.startswith("_")]
+        names = [n for n in dir(known) if not n.startswith("_") and n != name]
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
-        fix = _elsewhere(where, name) or (f"did you mean {close[0]}?" if close else
-                                          "write it with alpha.ops, or add an op of your own: docs/add_a_layer.md")
-        if not close and name.endswith("_") and not name.startswith("_"):
+        if close:
+            fix = f"did you mean {close[0]}?"
+        elif where in OPS and name.endswith("_") and not name.startswith("_"):
             fix = _ITSELF
+        elif where in OPS:
+            fix = "write it with alpha.ops, or add an op of your own: docs/add_a_layer.md"
+        else:
+            fix = NEW.get(where) or (f"dir({where}) has the names that there are" if where.startswith("alpha") else
+                                     "assign it first, or correct the name")
     return MissingError(message(where, f"there is no {name}", fix))
 
 
+def attribute(thing: Any, where: str, name: str, table: Mapping[str, str]) -> Any:
+    """Returns an attribute for `__getattr__`, which users call for attributes that are there, too.
+
+    Raises MissingError where there is none; an error inside of a property as it is.
+    """
+    try:
+        return object.__getattribute__(thing, name)
+    except MissingError:
+        raise
+    except AttributeError as error:
+        if error.name not in (None, name) or (error.name and error.obj is not thing):
+            raise
+    raise missing(where, name, table, thing)
+
+
 def _elsewhere(where: str, name: str) -> str | None:
-    """Returns how a function of another part of alpha is written, for a name that tensors or functions may have."""
+    """Returns how a name that another part of alpha has is written."""
     alpha = sys.modules["alpha"]
+    if name.startswith("_") or not hasattr(alpha, "__all__"):
+        return None
     if where in ("alpha", "alpha.ops", "alpha.nn.functional") and callable(getattr(alpha.Tensor, name, None)):
         return f"x.{name}(...)"
     if where in ("Tensor", "alpha.nn.functional") and name in alpha.__all__ and callable(vars(alpha)[name]):
         return f"alpha.{name}(x, ...)"
     layers = {layer.lower(): layer for layer in dir(alpha.nn)} if where == "alpha.nn.functional" else {}
     layer = layers.get(name.replace("_", ""))
-    return layer and f"alpha.nn.{layer}(...)(x)"
+    if layer:
+        return f"alpha.nn.{layer}(...)(x)"
+    if where not in dict(PLACES):
+        return None     # an object: what modules have is no part of it
+    for place, text in PLACES:
+        if place != where and name in _public(place):
+            return f"it is {text.format(name)}"
+    for place, kind, text in CLASSES:
+        if callable(getattr(getattr(sys.modules[place], kind), name, None)):
+            return f"it is a method: {text.format(name)}"
+    if where == "alpha":
+        for table in (FUNCTIONAL, NN, OPTIM, SCHEDULE, DATA, CUDA, TRAINING, INIT, CHECKPOINT):
+            if name in table:
+                return table[name]
+    registries = sys.modules.get("alpha.training.registries")
+    if registries is not None and name in registries.MODELS:
+        return f'models.create("{name}"), after import models'
+    return None
+
+
+def _public(place: str) -> list[str]:
+    """Returns the public names of a module; of alpha.cuda none where it cannot be imported."""
+    try:
+        module = import_module(place)
+    except ImportError:
+        return []
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == place]
+    return list(vars(module).get("__all__") or [name for name in own if not name.startswith("_")])
 
 
 class Imports:

@@ -240,7 +240,7 @@ class Module(Contents, Hooks):
         unexpected = [name for name in values if name not in own]
         misshapen = [name for name in own if name in values and tuple(values[name].shape) != own[name].shape]
         if misshapen or (strict and (missing or unexpected)):
-            raise CheckpointError(_mismatch(type(self).__name__, own, values, missing, unexpected, misshapen))
+            raise CheckpointError(_mismatch(type(self).__name__, own, values, missing, unexpected, misshapen, strict))
         for path, module in self.named_modules():
             for name in (f"{path}.{short}".lstrip(".") for short in module.torch_channels_first):
                 if type(values.get(name)).__module__.partition(".")[0] == "torch":
@@ -289,7 +289,7 @@ class Module(Contents, Hooks):
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any:
-            raise twins.missing(type(self).__name__, name, twins.MODULE, self)
+            return twins.attribute(self, type(self).__name__, name, twins.MODULE)
 
     def __repr__(self) -> str:
         children = list(self.named_children())
@@ -331,7 +331,7 @@ def _check_shared(where: str, own: list[tuple[str, Tensor]], values: Mapping[str
 
 
 def _mismatch(where: str, own: Mapping[str, Tensor], values: Mapping[str, Any], missing: list[str],
-              unexpected: list[str], misshapen: list[str]) -> str:
+              unexpected: list[str], misshapen: list[str], strict: bool) -> str:
     """The message of load_state_dict: everything that differs, at once."""
     found = []
     if missing:
@@ -343,7 +343,10 @@ def _mismatch(where: str, own: Mapping[str, Tensor], values: Mapping[str, Any], 
     if misshapen:
         found.append(f"{len(misshapen)} of another shape: " + ", ".join(
             f"{name} {tuple(values[name].shape)}, the module has {own[name].shape}" for name in misshapen))
-    fix = "load it into the model that it was saved from, or pass strict=False to skip names"
+    skip = ", or pass strict=False to skip names" if strict and not misshapen else (
+        "; strict=False skips names, a shape must fit" if strict else "")
+    drop = f"; or drop {misshapen[0]} from the values" if misshapen and not strict else ""
+    fix = f"load it into the model that it was saved from{skip}{drop}"
     if any(_moved_channels(tuple(values[name].shape)) == own[name].shape for name in misshapen):
         fix = "filters look like PyTorch's OIHW: alpha.checkpoint.from_torch_state_dict(values, model) converts them"
     return message(f"{where}.load_state_dict", "; ".join(found), fix)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alpha import no_grad, ops
-from alpha.errors import AlphaError, ConfigError, message
+from alpha.errors import ConfigError, message, remedy, warn
 from alpha.inference.program import Program, Value
 from alpha.inference.trace import examples_of, trace
 from alpha.inputs.arguments import checked
 from alpha.nn import Module
-from alpha.onnx.graph import FIRST, PLAIN, WHERE, Graph, refuse
-from alpha.onnx.nodes import RULES
+from alpha.onnx.batch import Baked, Batch, closed, opened
+from alpha.onnx.graph import FIRST, PLAIN, TO_FIRST, WHERE, Graph, package, refuse
+from alpha.onnx.pieces import PIECES, joined
+from alpha.onnx.shapes import RULES
 from alpha.precision import mode
 from alpha.tensor import Tensor
 
@@ -28,8 +28,9 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
     """Writes what a model computes in inference mode as an ONNX file.
 
     The forward pass is traced, as by alpha.inference. Maps have channels first in the file, as is usual there; filters,
-    and the weights of a linear layer behind a flattened map, are turned when they are written. The number of samples
-    is left open, unless the model takes no other number than that of the example.
+    and the weights of a linear layer behind a flattened map, are turned when they are written. The model is traced
+    with four other numbers of samples. The number is left open if every difference between the traces is understood;
+    else the file takes the example's number alone, and a warning says why.
     Args:
         model: a module on the CPU, in fp32; its mode is left as it is.
         example: a tensor, or a tuple of what the model takes; the first axis is that of the samples.
@@ -45,51 +46,56 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
     if any(t.device != "cpu" for t in (*examples, *model.parameters())) or mode().name != "fp32":
         raise refuse(f"the model is on {next((p.device for p in model.parameters()), 'cpu')}, the example on "
                      f"{examples[0].device}, in {mode().name}", 'export on the CPU in fp32: model.to("cpu")')
-    graph = Graph()
+    onnx = package()
     program, _ = trace(model, [t.detach() for t in examples])
-    graph.sizes = _with_another_sample(model, examples, program)
+    for call in joined(program).calls:
+        if call.piece is None and call.op.name not in RULES:
+            raise refuse(f"the op {call.op.name} has no counterpart here")
+    try:
+        made = _built(*opened(model, examples, program), channels_first)
+    except Baked as reason:
+        batch = closed(program)
+        n = batch.numbers[0]
+        warn(message(WHERE, f"the file takes {n} sample{'s' * (n != 1)} and no other number: {reason}",
+                     "compute with ops on tensors alone, without numbers made of x.shape[0]; or export with the number "
+                     "of samples that the file shall take"))
+        made = _built(program, batch, channels_first)
+    _write(onnx, *made, type(model).__name__, Path(path))
+
+
+def _built(program: Program, batch: Batch, channels_first: bool) -> tuple[Graph, list[Any], list[Any]]:
+    """Returns the graph of a program, and what the file says of its inputs and outputs."""
+    program = joined(program)
+    graph = Graph(batch)
     layout = {value: FIRST if channels_first and len(value.shape) == 4 else PLAIN
               for value in (*program.inputs, *program.outputs)}
     inputs, outputs = [], []
     for k, value in enumerate(program.inputs):
         name = "input" if len(program.inputs) == 1 else f"input_{k}"
         graph.put(value, name, layout[value])
+        graph.samples = graph.samples or (name if value.shape else "")
         inputs.append(_described(graph, name, value, layout[value]))
     for call in program.calls:
-        rule = RULES.get(call.op.name)
-        if rule is None:
-            raise refuse(f"the op {call.op.name} has no counterpart here")
-        rule(graph, call)
+        (RULES[call.op.name] if call.piece is None else PIECES[call.piece.name])(graph, call)
     for k, value in enumerate(program.outputs):
         name = "output" if len(program.outputs) == 1 else f"output_{k}"
         graph.nodes.append(graph.onnx.helper.make_node("Identity", [graph.get(value, layout[value])], [name]))
         outputs.append(_described(graph, name, value, layout[value]))
-    _write(graph, type(model).__name__, inputs, outputs, Path(path))
+    return graph, inputs, outputs
 
 
-def _described(graph: Graph, name: str, value: Any, layout: str) -> Any:
-    """Returns what the file says of an input or output; the number of samples is called N."""
-    shape = [value.shape[k] for k in (0, 3, 1, 2)] if layout == FIRST else list(value.shape)
+def _described(graph: Graph, name: str, value: Value, layout: str) -> Any:
+    """Returns what the file says of an input or output; an axis that is as long as there are samples is called N."""
+    sizes: list[Any] = []
+    for axis in TO_FIRST if layout == FIRST else range(len(value.shape)):
+        lengths = graph.batch.lengths(value, axis)
+        sizes.append(lengths[0] if len(set(lengths)) == 1 else "N" if lengths == graph.batch.numbers
+                     else f"{name}_axis_{axis}")
     kind = getattr(graph.onnx.TensorProto, DTYPES[value.dtype])
-    samples = ["N"] if graph.sizes else shape[:1]
-    return graph.onnx.helper.make_tensor_value_info(name, kind, [*samples, *shape[1:]] if shape else [])
+    return graph.onnx.helper.make_tensor_value_info(name, kind, sizes)
 
 
-def _with_another_sample(model: Module, examples: Sequence[Tensor], program: Program) -> dict[Value, tuple[int, ...]]:
-    """Returns the shapes of all results where there is one sample more; none where the model does other things then."""
-    try:
-        with no_grad():
-            other, _ = trace(model, [ops.concat([t, t[:1]]) if t.ndim else t for t in examples])
-    except AlphaError:
-        return {}
-    calls = [*zip(program.calls, other.calls)]
-    if len(program.calls) != len(other.calls) or any(a.op is not b.op for a, b in calls):
-        return {}
-    return {mine: theirs.shape for a, b in calls for mine, theirs in zip(a.outs, b.outs)}
-
-
-def _write(graph: Graph, name: str, inputs: list[Any], outputs: list[Any], path: Path) -> None:
-    onnx = graph.onnx
+def _write(onnx: Any, graph: Graph, inputs: list[Any], outputs: list[Any], name: str, path: Path) -> None:
     weights = [onnx.numpy_helper.from_array(a, n) for n, a in graph.weights.items()]
     made = onnx.helper.make_model(onnx.helper.make_graph(graph.nodes, name, inputs, outputs, weights),
                                   opset_imports=[onnx.helper.make_opsetid("", OPSET)], producer_name="alpha",
@@ -99,4 +105,4 @@ def _write(graph: Graph, name: str, inputs: list[Any], outputs: list[Any], path:
         onnx.save(made, str(path))
     except OSError as error:
         raise ConfigError(message(WHERE, f"{path} cannot be written: {error.strerror}",
-                                  "pass a file in a folder that exists")) from error
+                                  remedy(error.errno, path))) from error

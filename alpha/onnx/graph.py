@@ -13,6 +13,7 @@ import numpy as np
 
 from alpha.errors import ConfigError, message
 from alpha.inference.program import Value
+from alpha.onnx.batch import Baked, Batch
 
 WHERE = "onnx"
 PLAIN, FIRST = "as in alpha", "channels first"      # FIRST: of values with four axes
@@ -41,17 +42,18 @@ class Graph:
     """Nodes and weights, and where each Value is: names by layout.
 
     Attributes:
-        sizes: the shape of each Value where there is one sample more.
+        batch: what depends on the number of samples.
+        samples: the name of an input whose first axis is that of the samples.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, batch: Batch) -> None:
+        self.batch, self.samples = batch, ""
         self.onnx = package()
         self.nodes: list[Any] = []
         self.weights: dict[str, np.ndarray] = {}
         self.places: dict[Value, dict[str, str]] = {}
         self.flat: dict[Value, tuple[str, tuple[int, int, int]]] = {}   # maps flattened with channels first: name, HWC
-        self.sizes: dict[Value, tuple[int, ...]] = {}
-        self._number = 0
+        self._number, self._counted = 0, ""
 
     def name(self, stem: str) -> str:
         """Returns a name that nothing else has."""
@@ -79,10 +81,40 @@ class Graph:
         """Returns the name of a weight of these int64 numbers."""
         return self.weight("ints_" + "_".join(map(str, values)).replace("-", "m"), np.array(values, np.int64))
 
-    def shape(self, value: Value) -> str:
-        """Returns the name of a weight of a shape for Reshape: -1 where it depends on the number of samples."""
-        more = self.sizes.get(value, value.shape)
-        return self.integers([n if n == other else -1 for n, other in zip(value.shape, more)])
+    def size(self, value: Value, axis: int) -> int:
+        """Returns how long an axis is.  Raises Baked if that depends on the number of samples."""
+        return self.batch.size(value, axis)
+
+    def shape(self, value: Value, source: Sequence[tuple[int, ...]]) -> str:
+        """Returns the name of a weight of a shape for Reshape.
+
+        An axis that depends on the number of samples is -1; 0 if it is as long as the axis there of the source, whose
+        lengths per axis are given, and there are several.
+        """
+        lengths = [self.batch.lengths(value, k) for k in range(len(value.shape))]
+        sizes = [found[0] if len(set(found)) == 1 else -1 for found in lengths]
+        for k, found in enumerate(lengths):
+            if sizes.count(-1) > 1 and sizes[k] == -1 and k < len(source) and source[k] == found:
+                sizes[k] = 0
+        if sizes.count(-1) > 1:
+            raise Baked(f"several axes of a reshape to {value.shape} follow the number of samples")
+        return self.integers(sizes)
+
+    def following(self, lengths: Sequence[tuple[int, ...]]) -> str:
+        """Returns the name of a shape of these lengths per trace: a weight, or computed from the number of samples."""
+        if all(len(set(found)) == 1 for found in lengths):
+            return self.integers([found[0] for found in lengths])
+        parts = []
+        for found in lengths:
+            if len(set(found)) > 1 and found != self.batch.numbers:
+                raise Baked(f"the length of an axis is {self.batch.told(found)}")
+            parts.append(self.integers([found[0]]) if len(set(found)) == 1 else self._count())
+        return self.node("Concat", parts, axis=0) if len(parts) > 1 else parts[0]
+
+    def _count(self) -> str:
+        if not self._counted:
+            self._counted = self.node("Gather", [self.node("Shape", [self.samples]), self.integers([0])], axis=0)
+        return self._counted
 
     def scalar(self, value: float, dtype: str) -> str:
         """Returns the name of a weight of one number."""

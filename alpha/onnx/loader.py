@@ -50,7 +50,8 @@ class OnnxModel(Module):
         if len(inputs) != len(self._inputs):
             raise ConfigError(message(WHERE, f"{len(inputs)} inputs are given, the file has {len(self._inputs)}",
                                       f"pass {', '.join(self._inputs)}"))
-        held = {name: Held(x, self.channels_first and x.ndim == 4) for name, x in zip(self._inputs, inputs)}
+        held = {name: Held(tensor(a)) for name, a in self._constants.items()}
+        held |= {name: Held(x, self.channels_first and x.ndim == 4) for name, x in zip(self._inputs, inputs)}
         for name, attribute in self._names.items():
             held[name] = Held(getattr(self, attribute), name in self._turned)
         for node in self._nodes:
@@ -73,10 +74,6 @@ class OnnxModel(Module):
             raise ConfigError(message(WHERE, f"input {k} of {node.kind} {node.outputs[0]} is computed, a constant is "
                                       "needed", "export it with constant shapes"))
         return self._constants[name] if name else None
-
-    def operand(self, name: str, held: dict[str, Held]) -> Any:
-        """Returns a value, or a number."""
-        return Held(tensor(self._constants[name])) if name in self._constants else held[name]
 
 
 @checked

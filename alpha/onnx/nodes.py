@@ -68,9 +68,10 @@ def _convolved(g: Graph, x: str, w: np.ndarray, bias: Value | None, name: str, *
 
 @rule("conv2d_dgrad")
 def _deconv(g: Graph, call: Call) -> None:
-    a, (x, w), size = call.attrs, call.args[:2], call.outs[0].shape[1:3]
+    a, (x, w) = call.attrs, call.args[:2]
+    size, old = ([g.size(v, k) for k in (1, 2)] for v in (call.outs[0], x))
     more = [n - ((i - 1) * s - 2 * p + d * (f - 1) + 1) for n, i, s, p, d, f in zip(
-        size, x.shape[1:3], a["stride"], a["padding"], a["dilation"], w.shape[1:3])]
+        size, old, a["stride"], a["padding"], a["dilation"], w.shape[1:3])]
     filters = g.weight(named(w, "filters"), array(w, 0, 0).transpose(TO_FIRST))
     g.put(call.outs[0], g.node("ConvTranspose", [g.get(x, FIRST), filters], kernel_shape=w.shape[1:3],
                                strides=a["stride"], pads=[*a["padding"], *a["padding"]], dilations=a["dilation"],
@@ -100,7 +101,7 @@ def _batch_norm(g: Graph, call: Call) -> None:
     if len(x.shape) not in (2, 4) or weights[2] is None or weights[3] is None:
         raise refuse("a batch norm has no running statistics, or is not of maps or rows")
     stems = ("gamma", "beta", "mean", "var")
-    names = [g.weight(named(v, stem), array(v, d, x.shape[-1])) for v, stem, d in zip(weights, stems, (1, 0, 0, 1))]
+    names = [g.weight(named(v, stem), array(v, d, g.size(x, -1))) for v, stem, d in zip(weights, stems, (1, 0, 0, 1))]
     y = g.node("BatchNormalization", [g.get(x, layout), *names], epsilon=call.attrs["eps"])
     if residual is not None:
         y = g.node("Add", [y, g.get(residual, layout)])
@@ -110,7 +111,7 @@ def _batch_norm(g: Graph, call: Call) -> None:
 @rule("layer_norm")
 def _layer_norm(g: Graph, call: Call) -> None:
     x, gamma, beta = call.args
-    shape = x.shape[-call.attrs["normalized_ndim"]:]
+    shape = tuple([g.size(x, k) for k in range(-call.attrs["normalized_ndim"], 0)])
     names = [g.weight(named(v, stem), array(v, d, int(np.prod(shape))).reshape(shape))
              for v, stem, d in ((gamma, "gamma", 1), (beta, "beta", 0))]
     g.put(call.outs[0], g.node("LayerNormalization", [g.get(x), *names], axis=-len(shape), epsilon=call.attrs["eps"]))
@@ -119,7 +120,7 @@ def _layer_norm(g: Graph, call: Call) -> None:
 @rule("group_norm")
 def _group_norm(g: Graph, call: Call) -> None:
     (x, gamma, beta), groups = call.args, call.attrs["groups"]
-    h, w, c = x.shape[1:]
+    h, w, c = (g.size(x, k) for k in (1, 2, 3))
     rows = g.node("Reshape", [g.get(x, FIRST), g.integers((0, groups, -1))])
     ones, zeros = (g.weight(f"all_{v}_{groups}", np.full(groups, v, np.float32)) for v in (1, 0))
     y = g.node("InstanceNormalization", [rows, ones, zeros], epsilon=call.attrs["eps"])
@@ -143,11 +144,12 @@ def _pool(g: Graph, call: Call) -> None:
 @rule("adaptive_avg_pool2d", "adaptive_max_pool2d")
 def _adaptive_pool(g: Graph, call: Call) -> None:
     x, size = call.args[0], call.outs[0].shape[1:3]
+    old = tuple([g.size(x, k) for k in (1, 2)])
     kind = "Average" if call.op.name == "adaptive_avg_pool2d" else "Max"
-    if any(i % o for i, o in zip(x.shape[1:3], size)):
-        raise refuse(f"{call.op.name} from {x.shape[1:3]} to {size} has windows of several sizes",
+    if any(i % o for i, o in zip(old, size)):
+        raise refuse(f"{call.op.name} from {old} to {size} has windows of several sizes",
                      "choose an output that divides the input")
-    window = [i // o for i, o in zip(x.shape[1:3], size)]
+    window = [i // o for i, o in zip(old, size)]
     source = g.get(x, FIRST)
     y = g.node(f"Global{kind}Pool", [source]) if size == (1, 1) else g.node(
         f"{kind}Pool", [source], kernel_shape=window, strides=window)
@@ -255,118 +257,3 @@ def _gelu(g: Graph, call: Call, x: list[str]) -> str:
     share = g.node("Erf", [g.node("Mul", [*x, g.scalar(sqrt(0.5), dtype)])])
     share = g.node("Add", [share, g.scalar(1, dtype)])
     return g.node("Mul", [g.node("Mul", [*x, share]), g.scalar(0.5, dtype)])
-
-
-# ---- shapes and reductions -------------------------------------------------------------------------------------------
-
-
-def moved(axis: int, ndim: int, first: bool) -> int:
-    """Returns where an axis of a value is, with channels first or as in alpha."""
-    axis %= ndim
-    return TO_FIRST.index(axis) if first else axis
-
-
-@rule("softmax", "log_softmax")
-def _softmax(g: Graph, call: Call) -> None:
-    kind = "Softmax" if call.op.name == "softmax" else "LogSoftmax"
-    g.put(call.outs[0], g.node(kind, [g.get(call.args[0])], axis=call.attrs["axis"]))
-
-
-@rule("reshape")
-def _reshape(g: Graph, call: Call) -> None:
-    x, y = call.args[0], call.outs[0]
-    if len(x.shape) == 4 and len(y.shape) == 2 and x.shape[0] == y.shape[0] and g.is_first(x):
-        h, w, c = x.shape[1:]
-        flat = g.node("Flatten", [g.get(x, FIRST)], axis=1)
-        if h * w == 1:
-            g.put(y, flat)
-        else:
-            g.flat[y] = flat, (h, w, c)
-        return
-    g.put(y, g.node("Reshape", [g.get(x), g.shape(y)]))
-
-
-@rule("expand")
-def _expand(g: Graph, call: Call) -> None:
-    x, y = call.args[0], call.outs[0]
-    kept = (1,) * (len(y.shape) - len(x.shape)) + x.shape
-    g.put(y, g.node("Expand", [g.get(x), g.integers([1 if n == old else n for n, old in zip(y.shape, kept)])]))
-
-
-@rule("take")
-def _take(g: Graph, call: Call) -> None:
-    g.put(call.outs[0], g.node("Gather", [g.get(v) for v in call.args], axis=0))
-
-
-@rule("mix_rows")
-def _mix_rows(g: Graph, call: Call) -> None:
-    x, (index, weights) = g.get(call.args[0]), [array(v, 0, 0) for v in call.args[1:3]]
-    terms = []
-    for rows, share in zip(index.T, np.where(index < 0, 0, weights).T):
-        part = g.node("Gather", [x, g.integers(np.maximum(rows, 0).tolist())], axis=1)
-        terms.append(g.node("Mul", [part, g.weight("shares", share.astype(weights.dtype)[:, None])]))
-    g.put(call.outs[0], terms[0] if len(terms) == 1 else g.node("Sum", terms))
-
-
-@rule("permute")
-def _permute(g: Graph, call: Call) -> None:
-    g.put(call.outs[0], g.node("Transpose", [g.get(call.args[0])], perm=call.attrs["axes"]))
-
-
-@rule("concat")
-def _concat(g: Graph, call: Call) -> None:
-    values, ndim = call.args[0], len(call.outs[0].shape)
-    first = ndim == 4 and any(map(g.is_first, values))
-    layout = FIRST if first else PLAIN
-    g.put(call.outs[0], g.node("Concat", [g.get(v, layout) for v in values],
-                               axis=moved(call.attrs["axis"], ndim, first)), layout)
-
-
-@rule("slice_axes")
-def _slice(g: Graph, call: Call) -> None:
-    x, y = call.args[0], call.outs[0]
-    kept = tuple(count for _, count, _ in call.attrs["ranges"])
-    first = g.is_first(x) and kept == y.shape
-    cut = [(moved(k, len(x.shape), first), begin, begin + count * step, step)
-           for k, (begin, count, step) in enumerate(call.attrs["ranges"]) if (begin, count, step) != (0, x.shape[k], 1)]
-    name = g.get(x, FIRST if first else PLAIN)
-    if cut:
-        axes, begins, ends, steps = zip(*cut)
-        stops = [e if s > 0 or e >= 0 else -(1 << 62) for e, s in zip(ends, steps)]
-        name = g.node("Slice", [name, *map(g.integers, (begins, stops, axes, steps))])
-    if kept != y.shape:
-        name = g.node("Reshape", [name, g.shape(y)])
-    g.put(y, name, FIRST if first else PLAIN)
-
-
-@rule("pad")
-def _pad(g: Graph, call: Call) -> None:
-    x, widths = call.args[0], list(call.attrs["widths"])
-    first = g.is_first(x)
-    if first:
-        widths = [widths[k] for k in TO_FIRST]
-    sides = g.integers([before for before, _ in widths] + [after for _, after in widths])
-    layout = FIRST if first else PLAIN
-    g.put(call.outs[0], g.node("Pad", [g.get(x, layout), sides, g.scalar(call.attrs["value"], x.dtype)]), layout)
-
-
-@rule("flip")
-def _flip(g: Graph, call: Call) -> None:
-    axis = call.attrs["axis"]
-    axes = range(len(call.args[0].shape)) if axis is None else axis if isinstance(axis, (tuple, list)) else [axis]
-    minus = [-1] * len(axes)
-    g.put(call.outs[0], g.node("Slice", [g.get(call.args[0]), g.integers(minus), g.integers([-(1 << 62)] * len(axes)),
-                                         g.integers(list(axes)), g.integers(minus)]))
-
-
-@rule("mean", "max", "min", "sum")
-def _reduced(g: Graph, call: Call) -> None:
-    x, axis, keep = call.args[0], call.attrs["axis"], call.attrs["keepdims"]
-    axes = range(len(x.shape)) if axis is None else axis if isinstance(axis, (tuple, list)) else [axis]
-    axes = sorted(a % len(x.shape) for a in axes)
-    first = g.is_first(x) and (keep or axes == [1, 2])
-    places = [moved(a, len(x.shape), first) for a in axes]
-    kind, source = f"Reduce{call.op.name.capitalize()}", g.get(x, FIRST if first else PLAIN)
-    y = g.node(kind, [source, g.integers(places)], keepdims=int(keep)) if kind == "ReduceSum" else g.node(
-        kind, [source], axes=places, keepdims=int(keep))
-    g.put(call.outs[0], y, FIRST if first and keep else PLAIN)

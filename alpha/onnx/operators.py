@@ -16,7 +16,7 @@ import numpy as np
 from alpha import ops
 from alpha.errors import ConfigError, message
 from alpha.onnx.graph import SAME, TO_FIRST, TO_LAST, WHERE, package
-from alpha.tensor import Tensor
+from alpha.tensor import Tensor, tensor
 
 if TYPE_CHECKING:
     from alpha.onnx.loader import OnnxModel
@@ -61,7 +61,7 @@ Operator = Callable[["OnnxModel", Node, dict[str, Held]], Any]
 def _even(node: Node, name: str = "pads") -> tuple[int, int]:
     pads = list(node.attributes.get(name, [0, 0, 0, 0]))
     if pads[:2] != pads[2:] or node.attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", "NOTSET") or (
-            node.attributes.get("ceil_mode", 0)):
+            node.attributes.get("ceil_mode", 0) and node.kind != "MaxPool"):
         raise ConfigError(message(WHERE, f"{node.kind} {node.outputs[0]} pads {pads}, or rounds up",
                                   "equal pads on both sides are known"))
     return pads[0], pads[1]
@@ -136,8 +136,9 @@ def _pool(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
                                   stride=_pair(node, "strides"))
     dilation = _pair(node, "dilations")
     if node.kind == "MaxPool":
-        return Held(ops.max_pool2d(x, **window) if dilation == (1, 1) else ops.max_pool_windows(
-            x, dilation=dilation, **window)[0], True)
+        ceil = bool(node.attributes.get("ceil_mode", 0))
+        return Held(ops.max_pool2d(x, **window) if dilation == (1, 1) and not ceil else ops.max_pool_windows(
+            x, dilation=dilation, ceil_mode=ceil, **window)[0], True)
     if dilation != (1, 1):
         raise ConfigError(message(WHERE, f"{node.kind} {node.outputs[0]} has dilations {dilation}", "1 is known"))
     return Held(ops.avg_pool2d(x, count_include_pad=bool(node.attributes.get("count_include_pad", 0)), **window), True)
@@ -159,7 +160,7 @@ def _gemm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
 
 def _pointwise(f: Callable[..., Any]) -> Operator:
     def apply(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
-        values = [model.operand(name, held) for name in node.inputs]
+        values = [held[name] for name in node.inputs]
         ndim = max(v.tensor.ndim for v in values)
         if not any(v.last for v in values) or ndim != 4:
             return Held(f(node, *[v.as_file() for v in values]))
@@ -240,13 +241,18 @@ def _resize(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
 
 
 def _gather(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
-    x, index = held[node.inputs[0]].as_file(), model.operand(node.inputs[1], held).as_file()
+    x, index = held[node.inputs[0]].as_file(), held[node.inputs[1]].as_file()
     return x[(slice(None),) * (node.attributes.get("axis", 0) % x.ndim) + (index,)]
 
 
 def _expand(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
     x = held[node.inputs[0]].as_file()
-    return ops.expand(x, np.broadcast_shapes(x.shape, tuple(model.constant(node, 1).tolist())))
+    return ops.expand(x, np.broadcast_shapes(x.shape, tuple(held[node.inputs[1]].tensor.tolist())))
+
+
+def _shape(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
+    x = held[node.inputs[0]]
+    return tensor(np.array([x.tensor.shape[k] for k in TO_FIRST] if x.last else x.tensor.shape, np.int64))
 
 
 def _reduced(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
@@ -295,7 +301,7 @@ HARMLESS = {"training_mode": (0,), "is_test": (1,), "spatial": (1,), "storage_or
             "keep_aspect_ratio_policy": ("stretch", b"stretch")}
 
 OPERATORS: dict[str, Operator] = {
-    "Conv": _conv, "ConvTranspose": _deconv, "Gather": _gather, "Expand": _expand, "Resize": _resize,
+    "Conv": _conv, "ConvTranspose": _deconv, "Gather": _gather, "Expand": _expand, "Shape": _shape, "Resize": _resize,
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "MaxPool": _pool,
     "InstanceNormalization": _instance_norm, "AveragePool": _pool, "GlobalAveragePool": _global_pool,
     "GlobalMaxPool": _global_pool, "Gemm": _gemm, "MatMul": _matmul, "Clip": _clip, "Flatten": _flatten,

@@ -298,7 +298,8 @@ def describe(op: str, x_shape: Shape, w_shape: Shape, stride: Pair, padding: Pai
 
 def _bad_channels(op: str, x_shape: Shape, w_shape: Shape, groups: int) -> None:
     ic, expected = x_shape[3], w_shape[3] * groups
-    fix = f"make in_channels of the layer {ic}, or pass an x with {expected} channels"
+    fix = f"make in_channels of the layer {ic}, or pass an x with {expected} channels; channels are the last axis, " \
+          "so maps are joined by concat(xs, axis=3) and cut by x[..., a:b]"
     if x_shape[1] == expected:
         turned = tuple(x_shape[k] for k in (0, 2, 3, 1))
         fix = f"x looks like NCHW; alpha uses NHWC: x.permute(0, 2, 3, 1) gives {turned}"

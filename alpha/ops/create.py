@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from math import ceil, prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,10 +14,24 @@ from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.errors import ConfigError, DTypeError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import DType, DTypeOrNone, check_value
+from alpha.inputs.ints import as_int
 from alpha.inputs.kinds import Count, FiniteNumber, Number, ShapeLike, Size
 from alpha.inputs.sizes import check_host, check_size
 from alpha.methods.names import DEVICES, DTYPES
 from alpha.tensor import Tensor, tensor
+
+F = TypeVar("F", bound=Callable[..., Tensor])
+
+
+def _shape_of_ints(f: F) -> F:
+    """Makes a function of a shape take its ints one by one, too, as PyTorch does: zeros(2, 3)."""
+    @wraps(f)
+    def call(*args: Any, **settings: Any) -> Tensor:
+        if len(args) > 1 and as_int(args[0]) is not None and as_int(args[1]) is not None:
+            count = next((k for k, n in enumerate(args) if as_int(n) is None), len(args))
+            args = (args[:count], *args[count:])
+        return f(*args, **settings)
+    return call  # type: ignore[return-value]
 
 
 @checked
@@ -50,17 +66,19 @@ def _filled(where: str, shape: Any, value: Number, dtype: str, device: str, requ
     return made.requires_grad_() if requires_grad else made
 
 
+@_shape_of_ints
 @checked
 def zeros(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
           requires_grad: bool = False) -> Tensor:
-    """Returns a tensor of zeros.  See full."""
+    """Returns a tensor of zeros: zeros((2, 3)) or zeros(2, 3).  See full."""
     return _filled("zeros", shape, 0, dtype, device, requires_grad)
 
 
+@_shape_of_ints
 @checked
 def ones(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
          requires_grad: bool = False) -> Tensor:
-    """Returns a tensor of ones.  See full."""
+    """Returns a tensor of ones: ones((2, 3)) or ones(2, 3).  See full."""
     return _filled("ones", shape, 1, dtype, device, requires_grad)
 
 
@@ -92,16 +110,19 @@ def arange(start: FiniteNumber, stop: FiniteNumber | None = None, step: FiniteNu
     return tensor(values, dtype or ("int64" if values.dtype.kind in "iub" else "float32"), device, requires_grad)
 
 
+@_shape_of_ints
 @checked
 def rand(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
          requires_grad: bool = False) -> Tensor:
     """Returns numbers from [0, 1), uniform, multiples of 2^-24, from the stream that `manual_seed` starts.
 
-    They are made on the host, so that a seed gives the same numbers on every device. See full.
+    They are made on the host, so that a seed gives the same numbers on every device. rand((2, 3)) or rand(2, 3): see
+    full.
     """
     return _drawn("rand", random.uniform, shape, dtype, device, requires_grad)
 
 
+@_shape_of_ints
 @checked
 def randn(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
           requires_grad: bool = False) -> Tensor:

@@ -140,8 +140,11 @@ class concat:
         k = normal_axis(axis, len(first), "concat")
         for number, x in enumerate(xs):
             if x.shape[:k] + x.shape[k + 1:] != first[:k] + first[k + 1:] or x.ndim != len(first):
-                raise ShapeError(message("concat", f"tensor 0 has shape {first}, tensor {number} has {x.shape}",
-                                         f"make all sizes but those of axis {axis} equal"))
+                fix = f"make all sizes but those of axis {axis} equal"
+                if k == 1 and x.ndim == len(first) in (3, 4) and x.shape[:-1] == first[:-1]:
+                    fix = f"channels are last here: concat(xs, axis={len(first) - 1}) joins the channels of maps"
+                raise ShapeError(message("concat", f"tensor 0 has shape {first}, tensor {number} has {x.shape}, and "
+                                         f"axis is {axis}", fix))
         return (*first[:k], sum([x.shape[k] for x in xs]), *first[k + 1:])
 
     def vjp_xs(g, s, *, axis):

@@ -110,7 +110,7 @@ class Optimizer:
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any:
-            raise twins.missing(self._name, name, twins.OPTIMIZER, self)
+            return twins.attribute(self, self._name, name, twins.OPTIMIZER)
 
     def __setattr__(self, name: str, value: Any) -> None:
         ours = type(self).__module__.startswith("alpha.")   # others may keep a setting in an attribute of their own

@@ -53,7 +53,7 @@ class LossScaler:
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any:
-            raise twins.missing("LossScaler", name, twins.SCALER, self)
+            return twins.attribute(self, "LossScaler", name, twins.SCALER)
 
     @property
     def value(self) -> float:

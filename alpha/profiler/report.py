@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alpha.errors import ConfigError, message
+from alpha.errors import ConfigError, message, remedy
 from alpha.inputs.ints import as_int
 from alpha.profiler.calls import BACKWARD, FORWARD, PHASES, UPDATE, Call
 
@@ -128,7 +128,7 @@ def write_trace(profile: Profiler, path: str | Path) -> None:
         Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
     except OSError as error:
         raise ConfigError(message("profiler", f"{path} cannot be written: {error.strerror}",
-                                  "pass a file in a folder that exists")) from error
+                                  remedy(error.errno, path))) from error
 
 
 def _event(name: str, phase: str, row: int, begin: float, seconds: float, facts: dict[str, str]) -> dict[str, Any]:

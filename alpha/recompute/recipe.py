@@ -7,6 +7,7 @@ What a recipe reads are arrays, held, and parts of other recipes.
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from weakref import ref
 from alpha import versions
 from alpha.backend import Array, get_backend
 from alpha.config import config
-from alpha.errors import GraphError, message
+from alpha.errors import GraphError, MissingError, message
 from alpha.graph import no_grad, state
 from alpha.tensor import Tensor
 
@@ -241,7 +242,8 @@ class Recipe:
 
     def _again(self, arrays: list[Any]) -> Sequence[Array]:
         """Returns what the op says in `again`, computed from its args and the outs that were kept."""
-        values = {a.name: self._tensor(x) for a, x in zip(self.op.args, arrays)}
+        values: dict[str, Any] = {a.name: self._tensor(x) for a, x in zip(self.op.args, arrays)}
+        values["_op"] = self.op
         values.update({name: self._tensor(a) for name, a in zip(self.op.outs, self.kept) if a is not None})
         with no_grad():
             made = self.op.again(Values(values), **self.attrs)  # type: ignore[misc]
@@ -268,6 +270,17 @@ class Values:
         self.__dict__ = values
         if release:
             self._release = release
+
+    def __getattr__(self, name: str) -> Any:
+        known = [n for n in self.__dict__ if not n.startswith("_")]
+        op = self.__dict__.get("_op")
+        if op is None or name.startswith("__"):
+            raise AttributeError(name)
+        close = difflib.get_close_matches(name, known, 1)
+        is_value = name in (*op.outs, *[arg.name for arg in op.args])
+        fix = f'name it in saves = "... {name}" of the class' if is_value else (
+            f"did you mean s.{close[0]}?" if close else "read a value that s has, or pass it as an attribute")
+        raise MissingError(message(op.name, f"its gradient reads s.{name}, and s has {', '.join(known)}", fix))
 
     def last(self, name: str) -> Any:
         """Returns a value to its last reader in this gradient: its memory is free once that is done, unless others need

@@ -22,7 +22,7 @@ def unpack(node: Node) -> Values:
     Raises GraphError for what was changed since.
     """
     op = node.op
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"_op": op}
     for arg, meta in zip(op.args, node.arg_meta):
         if isinstance(meta, list):
             values[arg.shape_key] = [m[0] for m in meta]

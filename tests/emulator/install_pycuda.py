@@ -1,4 +1,4 @@
-"""Installs PyCUDA where there is no NVIDIA driver: python -m tests.emulator.install_pycuda
+"""Installs PyCUDA where there is no NVIDIA driver: python -m alpha.testing.emulator.install_pycuda
 
 PyCUDA comes as source and links with libcuda.so; the emulated driver stands in for it. The wheel is kept beside the
 compiled kernels, so that this takes two minutes once.

@@ -78,7 +78,7 @@ def pad(x: Tensor, widths: Any, mode: PadMode = "constant", value: Any = 0) -> T
     for axis, (before, after) in enumerate(widths):
         n = x.shape[axis]
         widest = n - 1 if mode == "reflect" else n if mode == "circular" or not n else max(before, after)
-        if max(before, after) > widest:
+        if max(before, after) > max(0, widest):
             raise ShapeError(message("pad", f"a {mode} border of {before, after} is wider than axis {axis} of "
                                      f"length {n}", "use a narrower border, or another mode", x=x.shape))
         if before or after:

@@ -10,6 +10,7 @@ import numpy as np
 from alpha.errors import ShapeError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Channels, Padding, Pair
+from alpha.op import announced
 from alpha.ops import shape as moves
 from alpha.ops.composed.image import check_maps
 from alpha.ops.index import index_select
@@ -51,6 +52,7 @@ class _Taps:
 
 
 @checked
+@announced
 def max_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
                      dilation: Pair = 1, ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
     """Returns (y, index) of a max_pool2d with dilated windows, or one more where the map does not divide: ceil_mode.
