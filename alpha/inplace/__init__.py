@@ -71,6 +71,6 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
                                  f"make a new tensor: y = t {sign[:-1]} ...; or drop the other one, or clone() it"))
     else:
         t._rebind(y.array)
-        t._kin = None
+        kin.leave(t)
         t._node, t._requires_grad = y._node, True
     return t

@@ -1,9 +1,8 @@
 """Views: which tensors are parts, rearrangements or other names of one tensor, and how a change comes to all of them.
 
-Kernels read contiguous arrays, so a view whose elements do not lie side by side has a copy of them. A family knows
-every view of a tensor, and where in that tensor (the root) its elements belong. A change of one member is carried to
-the others that have a copy, at once; nothing is looked at where elements are read. References are weak: a view keeps
-no memory alive but its own, and members go on following one another when the root is gone.
+Kernels read contiguous arrays, so a view whose elements lie apart has a copy of them. A family knows every view of a
+tensor, and where in that tensor (the root) its elements belong. A change of one member is carried to copies at once;
+reads look at nothing. References are weak: a view keeps no memory but its own, and outlives the root.
 
 `reshape` of a view and `contiguous` make a tensor of its own where PyTorch copies. Here that tensor borrows the memory
 until somebody is about to write there; then it gets a copy.
@@ -98,9 +97,7 @@ class Place:
 
     Attributes:
         tensor, array: weak references to the tensor, and to its array when it joined.
-        above: place that the last step starts from; None for the root and its other names.
-        step: the last step.
-        shape: of the tensor.
+        above, step: place that the last step starts from, and that step; None for the root and its other names.
     """
 
     __slots__ = ("__weakref__", "_strides", "above", "array", "family", "shape", "step", "tensor")
@@ -114,13 +111,11 @@ class Place:
 
     def through(self, a: np.ndarray) -> np.ndarray:
         """Returns what the steps make of an array of the root's shape: a view of it."""
-        steps = []
-        place = self
+        steps, place = [], self
         while place.above is not None:
             steps.append(place.step)
             place = place.above
-        for step in reversed(steps):
-            function, attrs = step  # type: ignore[misc]
+        for function, attrs in reversed(steps):  # type: ignore[misc]
             a = function(a, **attrs)
         return a
 
@@ -240,7 +235,7 @@ def join(x: Tensor, y: Tensor, name: str, attrs: dict[str, Any]) -> bool:
     """Notes that y is the view of x that an op makes; False: PyTorch copies there, and y is a tensor of its own."""
     place, step = place_of(x), STEPS[name]
     if step is _reshaped:
-        if place.above is not None and strides_under(place.shape, place.strides, y.shape) is None:
+        if not (place.above is place._strides is None) and strides_under(place.shape, place.strides, y.shape) is None:
             borrow(place, y)
             return False
         attrs = {"shape": y.shape}
@@ -271,9 +266,7 @@ def prepare(where: str, t: Tensor) -> list[tuple[Tensor, Place]]:
     Raises GraphError if t shows elements more than once, or if the change is recorded for repetition.
     """
     place = t._kin
-    if place is None:
-        return []
-    if place.array() is not t.array:    # it got another one: the views are those of what it was
+    if place is None or place.array() is not t.array:   # it got another one: the views are those of what it was
         t._kin = None
         return []
     family = place.family
@@ -389,6 +382,13 @@ def dense(t: Tensor) -> bool:
     """Tells whether PyTorch would have the elements side by side."""
     place = t._kin
     return place is None or place.array() is not t.array or place.is_dense()
+
+
+def leave(t: Tensor) -> None:
+    """Makes t, which got another array and has no views, a root; PyTorch's keeps the strides that it had."""
+    place, t._kin = t._kin, None
+    if place is not None and not (place.is_dense() or place.repeats()):
+        Place(t, Family(t.shape), None, None, t.shape)._strides = place.strides
 
 
 def own(t: Tensor) -> Tensor:
