@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 def refuse_part(t: Tensor, where: str) -> None:
-    """Raises GraphError for a view that a gradient of alpha's own has made, which shares elements or does not."""
+    """Raises GraphError for a tensor that was expanded, and for a view that a gradient of alpha's own has made."""
     if t.shares == "sometimes":
         raise GraphError(message(where, f"the gradient of shape {t.shape} is a part or a rearrangement of another one",
                                  "change a copy: g = g.clone()"))
+    kin.refuse_repeats(where, t)
 
 
 def overwrite(where: str, t: Tensor, source: Any) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -22,11 +21,11 @@ import numpy as np
 from alpha import versions
 from alpha.backend import get_backend
 from alpha.errors import AlphaError, GraphError, message
+from alpha.inplace.steps import STEPS, Shape, dense_strides, permuted, reshaped, sliced, strides_under
 
 if TYPE_CHECKING:
     from alpha.tensor import Tensor
 
-Shape = tuple[int, ...]
 Step = tuple[Callable[..., np.ndarray], dict[str, Any]]  # of a root's array, or of a view of it, another view
 
 FEW = 16    # members of a family, among which nobody looks for dead ones
@@ -127,97 +126,28 @@ class Place:
     def strides(self) -> Shape:
         """How far neighbours along each axis lie apart in the root, in elements."""
         if self._strides is None:
-            self._strides = self._found() if self.above is not None else _dense(self.shape)
+            self._strides = self._found() if self.above is not None else dense_strides(self.shape)
         return self._strides
 
     def _found(self) -> Shape:
         (step, attrs), shape, strides = self.step, self.above.shape, self.above.strides  # type: ignore[misc, union-attr]
-        if step is _permuted:
+        if step is permuted:
             return tuple([strides[k] for k in attrs["axes"]])
-        if step is _reshaped:
+        if step is reshaped:
             return strides_under(shape, strides, self.shape) or ()
-        if step is _sliced:     # axes of length 1 went or came
+        if step is sliced:     # axes of length 1 went or came
             ranges = attrs["ranges"]
             return strides_under(tuple([count for _, count, _ in ranges]),
                                  tuple([s * by for s, (_, _, by) in zip(strides, ranges)]), self.shape) or ()
         return step(np.lib.stride_tricks.as_strided(np.empty(1, np.int8), shape, strides), **attrs).strides
 
-    def is_dense(self) -> bool:
+    def isdense_strides(self) -> bool:
         """Whether the elements lie side by side in the root, in the order of their indices."""
-        return all(s == d for n, s, d in zip(self.shape, self.strides, _dense(self.shape)) if n > 1) or 0 in self.shape
+        return all(s == d for n, s, d in zip(self.shape, self.strides, dense_strides(self.shape)) if n > 1) or 0 in self.shape
 
     def repeats(self) -> bool:
         """Whether an element of the root is there more than once."""
         return any(n > 1 and not s for n, s in zip(self.shape, self.strides)) and 0 not in self.shape
-
-
-@lru_cache(maxsize=4096)
-def _dense(shape: Shape) -> Shape:
-    """Returns the strides of elements that lie side by side."""
-    return tuple([prod([max(1, n) for n in shape[k + 1:]]) for k in range(len(shape))])
-
-
-@lru_cache(maxsize=4096)
-def strides_under(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
-    """Returns strides of elements under another shape; None where one for each axis cannot tell their places."""
-    if 0 in shape or not shape:
-        return _dense(new)
-    found, k = [0] * len(new), len(new) - 1
-    size = covered = 1
-    step = strides[-1]
-    for axis in range(len(shape) - 1, -1, -1):
-        size *= shape[axis]
-        if axis and (shape[axis - 1] == 1 or strides[axis - 1] == size * step):
-            continue    # both axes are one
-        while k >= 0 and (covered < size or new[k] == 1):
-            found[k] = covered * step
-            covered *= new[k]
-            k -= 1
-        if covered != size:
-            return None
-        if axis:
-            size, covered, step = 1, 1, strides[axis - 1]
-    return tuple(found) if k < 0 else None
-
-
-# ---- steps -----------------------------------------------------------------------------------------------------------
-
-
-def _reshaped(a: np.ndarray, shape: Shape) -> np.ndarray:
-    return a.reshape(shape)
-
-
-def _permuted(a: np.ndarray, axes: Shape) -> np.ndarray:
-    return a.transpose(axes)
-
-
-def _sliced(a: np.ndarray, ranges: tuple[tuple[int, int, int], ...], shape: Shape, in_place: bool) -> np.ndarray:
-    key: list[Any] = [...]
-    for first, count, step in reversed(ranges):
-        stop = first + count * step
-        key.insert(0, slice(first, stop if stop >= 0 else None, step) if count else slice(0))
-    part = a[tuple(key)]
-    if part.shape == shape:
-        return part
-    strides = strides_under(part.shape, part.strides, shape)    # axes of length 1 went or came
-    return np.lib.stride_tricks.as_strided(part, shape, strides)
-
-
-def _expanded(a: np.ndarray, shape: Shape) -> np.ndarray:
-    new = len(shape) - a.ndim
-    sizes = [a.shape[k - new] if n == -1 else n for k, n in enumerate(shape)]
-    return np.lib.stride_tricks.as_strided(a, sizes, (*[0] * new, *[
-        s if n == m else 0 for s, n, m in zip(a.strides, a.shape, sizes[new:])]))
-
-
-def _diagonal(a: np.ndarray, offset: int, axis1: int, axis2: int) -> np.ndarray:
-    found = a.diagonal(offset, axis1, axis2)
-    found.flags.writeable = a.flags.writeable
-    return found
-
-
-STEPS: dict[str, Callable[..., np.ndarray]] = {
-    "reshape": _reshaped, "permute": _permuted, "slice_axes": _sliced, "expand": _expanded, "diagonal": _diagonal}
 
 
 # ---- who belongs to a family -----------------------------------------------------------------------------------------
@@ -234,12 +164,12 @@ def place_of(t: Tensor) -> Place:
 def join(x: Tensor, y: Tensor, name: str, attrs: dict[str, Any]) -> bool:
     """Notes that y is the view of x that an op makes; False: PyTorch copies there, and y is a tensor of its own."""
     place, step = place_of(x), STEPS[name]
-    if step is _reshaped:
+    if step is reshaped:
         if not (place.above is place._strides is None) and strides_under(place.shape, place.strides, y.shape) is None:
             borrow(place, y)
             return False
         attrs = {"shape": y.shape}
-        if place.step is not None and place.step[0] is _reshaped:
+        if place.step is not None and place.step[0] is reshaped:
             place = place.above  # type: ignore[assignment]
     Place(y, place.family, place, (step, attrs), y.shape)
     return True
@@ -269,10 +199,8 @@ def prepare(where: str, t: Tensor) -> list[tuple[Tensor, Place]]:
     if place is None or place.array() is not t.array:   # it got another one: the views are those of what it was
         t._kin = None
         return []
+    refuse_repeats(where, t)
     family = place.family
-    if place.repeats():
-        raise GraphError(message(where, f"the tensor of shape {t.shape} was expanded: one element is at several of its "
-                                 "places", "change the tensor that was expanded; or a copy: y = y.clone()"))
     if family.lender is not None or family.borrowers:
         _part(family)
     backend = get_backend(t.device)
@@ -285,6 +213,13 @@ def prepare(where: str, t: Tensor) -> list[tuple[Tensor, Place]]:
                                      "change the whole: x.copy_(...), and make views afterwards"))
         versions.about_to_change(t.device, [v.array for v, _ in kin])
     return kin
+
+
+def refuse_repeats(where: str, t: Tensor) -> None:
+    """Raises GraphError for a tensor that was expanded."""
+    if t._kin is not None and t._kin.array() is t.array and t._kin.repeats():
+        raise GraphError(message(where, f"the tensor of shape {t.shape} was expanded: one element is at several of its "
+                                 "places", "change the tensor that was expanded; or a copy: y = y.clone()"))
 
 
 def follow(t: Tensor, kin: list[tuple[Tensor, Place]]) -> None:
@@ -381,13 +316,13 @@ def shape_of_another(t: Tensor) -> Shape | None:
 def dense(t: Tensor) -> bool:
     """Tells whether PyTorch would have the elements side by side."""
     place = t._kin
-    return place is None or place.array() is not t.array or place.is_dense()
+    return place is None or place.array() is not t.array or place.isdense_strides()
 
 
 def leave(t: Tensor) -> None:
     """Makes t, which got another array and has no views, a root; PyTorch's keeps the strides that it had."""
     place, t._kin = t._kin, None
-    if place is not None and not (place.is_dense() or place.repeats()):
+    if place is not None and not (place.isdense_strides() or place.repeats()):
         Place(t, Family(t.shape), None, None, t.shape)._strides = place.strides
 
 
