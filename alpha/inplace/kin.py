@@ -143,7 +143,8 @@ class Place:
 
     def isdense_strides(self) -> bool:
         """Whether the elements lie side by side in the root, in the order of their indices."""
-        return all(s == d for n, s, d in zip(self.shape, self.strides, dense_strides(self.shape)) if n > 1) or 0 in self.shape
+        dense = dense_strides(self.shape)
+        return 0 in self.shape or all(s == d for n, s, d in zip(self.shape, self.strides, dense) if n > 1)
 
     def repeats(self) -> bool:
         """Whether an element of the root is there more than once."""
