@@ -97,7 +97,7 @@ def test_many_views_of_one_tensor_leave_nothing_behind() -> None:
     x = alpha.ones((4, 4))
     for _ in range(5000):
         x[:, :2].T.unsqueeze(0).fill_(1.0)
-    assert len(x._kin.family.members) <= 64
+    assert len(x._kin.family.members) <= 66
 
 
 def test_an_optimizers_step_comes_to_views_and_views_come_to_it() -> None:

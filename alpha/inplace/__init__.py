@@ -71,7 +71,8 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
                                  f"{shape}, a view or what detach() returned, which would keep the old ones",
                                  f"make a new tensor: y = t {sign[:-1]} ...; or drop the other one, or clone() it"))
     else:
+        place = t._kin
         t._rebind(y.array)
-        kin.leave(t)
+        kin.leave(t, place)
         t._node, t._requires_grad = y._node, True
     return t

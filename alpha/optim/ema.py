@@ -73,6 +73,7 @@ class ExponentialMovingAverage:
         for name, t in {**self._params, **self._buffers}.items():
             average = self._averages[name]
             t.array, average.array = average.array, t.array
+            t._kin, average._kin = average._kin, t._kin
             versions.note(versions.histories(t.device, [t.array, average.array]))
 
     def state_dict(self) -> dict[str, Tensor]:
