@@ -57,7 +57,7 @@ from alpha.backend import FLOAT_DTYPES, device_type, get_backend
 from alpha.config import config
 from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.fuse.equation import Equation
-from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
+from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording, state
 from alpha.inplace import kin
 from alpha.inputs.registry import check_free, origin
 from alpha.inputs.returned import Spec, accept, kind_of, refuse_gradient, watched
@@ -212,7 +212,10 @@ class Op(Signature):
             shape, kind = (spec.shape, DTYPES.get(spec.dtype, spec.dtype)) if isinstance(spec, Spec) else (spec, dtype)
             outs.append(self.gives(data, shape, kind, device))
         if self.gives is View:
-            self._relate(args[0], outs, attrs)
+            if state.quiet:
+                outs[0].__class__ = View if self.name == "reshape" else PossibleView
+            else:
+                kin.join(args[0], outs[0], self.name, attrs)
         if needs is not None and recording.get() and self.differentiable:
             self._record(args, attrs, needs, outs)
         if config.watch and config.check_nan:
@@ -239,13 +242,6 @@ class Op(Signature):
                 return implementation(*arrays, **attrs)
         return run
 
-    def _relate(self, x: Tensor, outs: list[Tensor], attrs: dict[str, Any]) -> None:
-        """Notes that the result is a view of x; within a gradient, that it may be one."""
-        if kin.quiet.on:
-            outs[0].__class__ = View if self.name == "reshape" else PossibleView
-        elif not kin.join(x, outs[0], self.name, attrs):
-            outs[0].__class__ = Tensor
-
     def _bump(self, args: Sequence[Any], device: str) -> list[Any]:
         """Raises the versions of the args that are about to change, and tells the backend.
 
@@ -255,7 +251,9 @@ class Op(Signature):
         for arg, value in zip(self.args, args):
             if arg.name in self.mutates and value is not None:
                 tensors = value if arg.many else (value,)
-                followers += [(t, kin.prepare(self.name, t)) for t in tensors if t._kin is not None]
+                related = [t for t in tensors if t._kin is not None]
+                followers += [(t, others) for t in related
+                              if (others := kin.prepare(self.name, t)) or t._kin is not None]
                 arrays = [t.array for t in tensors]
                 versions.about_to_change(device, arrays)
                 get_backend(device).forget(arrays)
@@ -310,7 +308,7 @@ class Op(Signature):
         s = unpack(node)
         s.there = there
         g = grads[0] if self.returned == 1 else tuple(grads)
-        before, kin.quiet.on = kin.quiet.on, self.own
+        state.quiet = self.own  # a user's gradient may change views
         try:
             results = self._results(g, s, node)
         except (TypeError, AttributeError) as error:
@@ -322,7 +320,7 @@ class Op(Signature):
                 f"has used it, and the vjp failed: {str(error).partition(chr(10))[0]}",
                 f"test for it in the vjp: {unused[0]} may have no gradient; g is {tuple(self.outs)}")) from error
         finally:
-            kin.quiet.on = before
+            state.quiet = True
         for arg, meta, need, result in zip(self.args, node.arg_meta, node.needs, results):
             if isinstance(result, Tensor) and not arg.many:
                 if (result.shape, result.dtype) != meta:

@@ -201,7 +201,7 @@ class Tensor(Conversions, Methods):
 
     def _rebind(self, array: Any) -> None:
         """Gives the tensor another array; whoever keeps arrays of tensors learns it from versions.newest."""
-        self.array = array
+        self.array, self._kin = array, None
         versions.note(())
 
     def seed(self, gradient: Tensor | None) -> Tensor:

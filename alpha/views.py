@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from alpha.errors import GraphError, message, shown
-from alpha.inplace.kin import quiet
+from alpha.graph import state
 from alpha.inputs.ints import as_int
 from alpha.tensor import Tensor
 
@@ -55,11 +55,11 @@ class Spread(Tensor):
     @property
     def array(self) -> Any:
         if self.few is not None:
-            before, quiet.on = quiet.on, True
+            before, state.quiet = state.quiet, True
             try:
                 self.array = self.few.expand(self.shape).array
             finally:
-                quiet.on = before
+                state.quiet = before
         return _array.__get__(self)
 
     @array.setter

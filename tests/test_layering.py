@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "alpha.copies": {"alpha.backend", "alpha.errors", "alpha.tensor"},  # the last as a type
     "alpha.graph": {"alpha.graph", "alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.versions",
                     "alpha.op", "alpha.tensor", "alpha.trace"},
-    "alpha.views": {"alpha.errors", "alpha.inplace", "alpha.inputs", "alpha.tensor"},
+    "alpha.views": {"alpha.errors", "alpha.graph", "alpha.inputs", "alpha.tensor"},
     "alpha.inplace": {"alpha.inplace", "alpha.backend", "alpha.errors", "alpha.graph", "alpha.op", "alpha.tensor",
                       "alpha.versions"},  # alpha.op inside of functions: elements of a view are picked by ops
     "alpha.methods.twins": {"alpha.errors"},

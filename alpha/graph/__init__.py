@@ -37,6 +37,7 @@ class _State(threading.local):
     """Per thread: which layers are being called (outermost first), and what alpha.recompute knows of passes."""
 
     layers: tuple[Any, ...] = ()
+    quiet = False   # in a backward pass, whose views are not changed in place: they join no family (alpha.inplace.kin)
     retained: list[Any] | None = None  # recipes that a pass which keeps the graph has followed; None in any other
 
 
@@ -142,6 +143,7 @@ def backward(roots: Sequence[tuple[Tensor, Tensor]], *, retain_graph: bool, crea
     """
     walk = _Walk(None if inputs is None else [t._node or t for t in inputs], retain_graph, [g for _, g in roots])
     before, state.retained = state.retained, [] if retain_graph else None
+    aloud, state.quiet = state.quiet, True
     try:
         with set_grad_enabled(create_graph):
             for tensor, g in roots:
@@ -156,7 +158,7 @@ def backward(roots: Sequence[tuple[Tensor, Tensor]], *, retain_graph: bool, crea
     finally:
         for recipe in state.retained or ():
             recipe.forget()
-        state.retained = before
+        state.retained, state.quiet = before, aloud
 
 
 class _Walk:
@@ -294,7 +296,11 @@ def _own(g: Tensor, taken: set[int]) -> Tensor:
 def _hooked(hook: Callable[[Tensor], Tensor | None], g: Tensor) -> Tensor:
     from alpha.tensor import Tensor
     before = versions.newest
-    new = hook(g)
+    quiet, state.quiet = state.quiet, False
+    try:
+        new = hook(g)
+    finally:
+        state.quiet = quiet
     if versions.changed_since(g.device, g.array, before):
         raise GraphError(message("hook", f"a hook changed the gradient of shape {g.shape} in place, which others share",
                                  "return the new gradient: lambda g: g * 2.0"))

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 def refuse_part(t: Tensor, where: str) -> None:
-    """Raises GraphError for a view that a gradient of alpha's own has made, which shares elements or does not."""
+    """Raises GraphError for a tensor that was expanded, and for a view that a gradient of alpha's own has made."""
     if t.shares == "sometimes":
         raise GraphError(message(where, f"the gradient of shape {t.shape} is a part or a rearrangement of another one",
                                  "change a copy: g = g.clone()"))
+    kin.refuse_repeats(where, t)
 
 
 def overwrite(where: str, t: Tensor, source: Any) -> None:
@@ -70,7 +71,8 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
                                  f"{shape}, a view or what detach() returned, which would keep the old ones",
                                  f"make a new tensor: y = t {sign[:-1]} ...; or drop the other one, or clone() it"))
     else:
+        place = t._kin
         t._rebind(y.array)
-        t._kin = None
+        kin.leave(t, place)
         t._node, t._requires_grad = y._node, True
     return t

@@ -1,19 +1,17 @@
 """Views: which tensors are parts, rearrangements or other names of one tensor, and how a change comes to all of them.
 
-Kernels read contiguous arrays, so a view whose elements do not lie side by side has a copy of them. A family knows
-every view of a tensor, and where in that tensor (the root) its elements belong. A change of one member is carried to
-the others that have a copy, at once; nothing is looked at where elements are read. References are weak: a view keeps
-no memory alive but its own, and members go on following one another when the root is gone.
+Kernels read contiguous arrays, so a view whose elements lie apart has a copy of them. A family knows every view of a
+tensor, and where in that tensor (the root) its elements belong. A change of one member is carried to copies at once;
+reads look at nothing. References are weak: a view keeps no memory but its own, and outlives the root.
 
 `reshape` of a view and `contiguous` make a tensor of its own where PyTorch copies. Here that tensor borrows the memory
-until somebody is about to write there; then it gets a copy.
+until somebody is about to write there; then it gets a copy. Who does so is looked at then, not when the view is made.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -23,71 +21,57 @@ import numpy as np
 from alpha import versions
 from alpha.backend import get_backend
 from alpha.errors import AlphaError, GraphError, message
+from alpha.graph import no_grad, state
+from alpha.inplace.steps import STEPS, Shape, dense_strides, reshaped, same, sliced, strides_under
 
 if TYPE_CHECKING:
     from alpha.tensor import Tensor
 
-Shape = tuple[int, ...]
-Step = tuple[Callable[..., np.ndarray], dict[str, Any]]  # of a root's array, or of a view of it, another view
+Step = Callable[..., np.ndarray]    # of a root's array, or of a view of it, makes another view
 
-FEW = 16    # members of a family, among which nobody looks for dead ones
+FEW = 64    # members of a family, among which nobody looks for dead ones
 
 _lock = threading.Lock()
-
-
-class _Quiet(threading.local):
-    """Per thread: whether views are made by a gradient of alpha's own, which changes none in place."""
-
-    on = False
-
-
-quiet = _Quiet()
 
 
 class Family:
     """The views of a root.
 
     Attributes:
-        members: weak references to places of tensors; dead ones among them.
+        members: weak references to tensors; dead ones among them.
         shape: of the root, which may be gone.
         lender: family in whose memory the members may lie; borrowers: those that may lie in the memory of this one.
     """
 
     __slots__ = ("__weakref__", "borrowers", "lender", "limit", "members", "shape")
+    lender: Family | None
+    borrowers: tuple[ref[Family], ...]
 
-    def __init__(self, shape: Shape, lender: Family | None = None) -> None:
-        self.members: list[ref[Place]] = []
-        self.shape = shape
-        self.limit = FEW
-        self.lender = lender
-        self.borrowers: list[ref[Family]] = []
-        if lender is not None:
-            with _lock:
-                lender.borrowers = [b for b in lender.borrowers if b() is not None]
-                lender.borrowers.append(ref(self))
+    def __init__(self, shape: Shape) -> None:
+        self.members: list[ref[Tensor]] = []
+        self.shape, self.limit, self.lender = shape, FEW, None
+        self.borrowers = ()
 
-    def add(self, place: Place) -> None:
-        """Notes a member."""
+    def prune(self) -> None:
+        """Drops the references to dead members."""
         with _lock:
-            self.members.append(ref(place))
-            if len(self.members) > self.limit:
-                self.members = [member for member in self.members if member() is not None]
-                self.limit = max(FEW, 2 * len(self.members))
+            count = len(self.members)   # other threads may add more meanwhile
+            self.members[:count] = [member for member in self.members[:count] if member() is not None]
+            self.limit = max(FEW, 2 * len(self.members))
 
     def living(self) -> list[tuple[Tensor, Place]]:
-        """Returns the members that are there, and still have the array that they joined with."""
+        """Returns the members that are there and have not left, with their places."""
         found = []
         for member in tuple(self.members):
-            place = member()
-            t = None if place is None else place.tensor()
-            if place is not None and t is not None and t._kin is place and t.array is place.array():
-                found.append((t, place))
+            t = member()
+            if t is not None and t._kin is not None and t._kin.family is self:
+                found.append((t, t._kin))
         return found
 
     def reach(self) -> Iterator[Family]:
         """Gives this family, and all that may lie in its memory."""
         yield self
-        for borrower in tuple(self.borrowers):
+        for borrower in self.borrowers:
             family = borrower()
             if family is not None:
                 yield from family.reach()
@@ -97,132 +81,65 @@ class Place:
     """Where the elements of a tensor belong: the views that lead there from the root of its family.
 
     Attributes:
-        tensor, array: weak references to the tensor, and to its array when it joined.
-        above: place that the last step starts from; None for the root and its other names.
-        step: the last step.
+        above, step, attrs: place that the last step starts from, and that step; None for the root and its other names.
         shape: of the tensor.
+        strides: how far neighbours along each axis lie apart in the root, in elements; None until `resolve` has looked.
     """
 
-    __slots__ = ("__weakref__", "_strides", "above", "array", "family", "shape", "step", "tensor")
+    __slots__ = ("above", "attrs", "family", "shape", "step", "strides")
 
-    def __init__(self, t: Tensor, family: Family, above: Place | None, step: Step | None, shape: Shape) -> None:
-        self.tensor, self.array = ref(t), ref(t.array)
-        self.family, self.above, self.step, self.shape = family, above, step, shape
-        self._strides: Shape | None = None
-        t._kin = self
-        family.add(self)
+    def __init__(self, family: Family, above: Place | None, step: Step | None, attrs: dict[str, Any] | None,
+                 shape: Shape) -> None:
+        self.family, self.above, self.step = family, above, step
+        self.attrs, self.shape, self.strides = attrs, shape, None
+        if len(family.members) > family.limit:
+            family.prune()
+
+    strides: Shape | None
+
+    def chain(self) -> list[Place]:
+        """Returns the places from the root to this one."""
+        found, place = [self], self.above
+        while place is not None:
+            found.append(place)
+            place = place.above
+        return found[::-1]
 
     def through(self, a: np.ndarray) -> np.ndarray:
         """Returns what the steps make of an array of the root's shape: a view of it."""
-        steps = []
-        place = self
-        while place.above is not None:
-            steps.append(place.step)
-            place = place.above
-        for step in reversed(steps):
-            function, attrs = step  # type: ignore[misc]
-            a = function(a, **attrs)
+        for place in self.chain()[1:]:
+            a = place.step(a, **place.attrs)  # type: ignore[misc, arg-type]
         return a
 
     def numbers(self) -> np.ndarray:
         """Returns which element of the root each element is."""
         return self.through(np.arange(prod(self.family.shape)).reshape(self.family.shape))
 
-    @property
-    def strides(self) -> Shape:
-        """How far neighbours along each axis lie apart in the root, in elements."""
-        if self._strides is None:
-            self._strides = self._found() if self.above is not None else _dense(self.shape)
-        return self._strides
+    def fits(self) -> bool:
+        """Finds the strides, of a place under one that has them; False: PyTorch makes a copy here."""
+        if self.strides is None:
+            self.strides = dense_strides(self.shape) if self.above is None else self._found(self.above)
+        return self.strides is not None
 
-    def _found(self) -> Shape:
-        (step, attrs), shape, strides = self.step, self.above.shape, self.above.strides  # type: ignore[misc, union-attr]
-        if step is _permuted:
-            return tuple([strides[k] for k in attrs["axes"]])
-        if step is _reshaped:
-            return strides_under(shape, strides, self.shape) or ()
-        if step is _sliced:     # axes of length 1 went or came
+    def _found(self, above: Place) -> Shape | None:
+        step, attrs, shape, strides = self.step, self.attrs or {}, above.shape, above.strides or ()
+        if step is reshaped:
+            return strides_under(shape, strides, self.shape)
+        if step is sliced:     # axes of length 1 went or came
             ranges = attrs["ranges"]
             return strides_under(tuple([count for _, count, _ in ranges]),
-                                 tuple([s * by for s, (_, _, by) in zip(strides, ranges)]), self.shape) or ()
-        return step(np.lib.stride_tricks.as_strided(np.empty(1, np.int8), shape, strides), **attrs).strides
+                                 tuple([s * by for s, (_, _, by) in zip(strides, ranges)]), self.shape)
+        like = np.lib.stride_tricks.as_strided(np.empty(1, np.int8), shape, strides)
+        return step(like, **attrs).strides  # type: ignore[misc]
 
     def is_dense(self) -> bool:
         """Whether the elements lie side by side in the root, in the order of their indices."""
-        return all(s == d for n, s, d in zip(self.shape, self.strides, _dense(self.shape)) if n > 1) or 0 in self.shape
+        near = zip(self.shape, self.strides or (), dense_strides(self.shape))
+        return 0 in self.shape or all(s == d for n, s, d in near if n > 1)
 
     def repeats(self) -> bool:
         """Whether an element of the root is there more than once."""
-        return any(n > 1 and not s for n, s in zip(self.shape, self.strides)) and 0 not in self.shape
-
-
-@lru_cache(maxsize=4096)
-def _dense(shape: Shape) -> Shape:
-    """Returns the strides of elements that lie side by side."""
-    return tuple([prod([max(1, n) for n in shape[k + 1:]]) for k in range(len(shape))])
-
-
-@lru_cache(maxsize=4096)
-def strides_under(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
-    """Returns strides of elements under another shape; None where one for each axis cannot tell their places."""
-    if 0 in shape or not shape:
-        return _dense(new)
-    found, k = [0] * len(new), len(new) - 1
-    size = covered = 1
-    step = strides[-1]
-    for axis in range(len(shape) - 1, -1, -1):
-        size *= shape[axis]
-        if axis and (shape[axis - 1] == 1 or strides[axis - 1] == size * step):
-            continue    # both axes are one
-        while k >= 0 and (covered < size or new[k] == 1):
-            found[k] = covered * step
-            covered *= new[k]
-            k -= 1
-        if covered != size:
-            return None
-        if axis:
-            size, covered, step = 1, 1, strides[axis - 1]
-    return tuple(found) if k < 0 else None
-
-
-# ---- steps -----------------------------------------------------------------------------------------------------------
-
-
-def _reshaped(a: np.ndarray, shape: Shape) -> np.ndarray:
-    return a.reshape(shape)
-
-
-def _permuted(a: np.ndarray, axes: Shape) -> np.ndarray:
-    return a.transpose(axes)
-
-
-def _sliced(a: np.ndarray, ranges: tuple[tuple[int, int, int], ...], shape: Shape, in_place: bool) -> np.ndarray:
-    key: list[Any] = [...]
-    for first, count, step in reversed(ranges):
-        stop = first + count * step
-        key.insert(0, slice(first, stop if stop >= 0 else None, step) if count else slice(0))
-    part = a[tuple(key)]
-    if part.shape == shape:
-        return part
-    strides = strides_under(part.shape, part.strides, shape)    # axes of length 1 went or came
-    return np.lib.stride_tricks.as_strided(part, shape, strides)
-
-
-def _expanded(a: np.ndarray, shape: Shape) -> np.ndarray:
-    new = len(shape) - a.ndim
-    sizes = [a.shape[k - new] if n == -1 else n for k, n in enumerate(shape)]
-    return np.lib.stride_tricks.as_strided(a, sizes, (*[0] * new, *[
-        s if n == m else 0 for s, n, m in zip(a.strides, a.shape, sizes[new:])]))
-
-
-def _diagonal(a: np.ndarray, offset: int, axis1: int, axis2: int) -> np.ndarray:
-    found = a.diagonal(offset, axis1, axis2)
-    found.flags.writeable = a.flags.writeable
-    return found
-
-
-STEPS: dict[str, Callable[..., np.ndarray]] = {
-    "reshape": _reshaped, "permute": _permuted, "slice_axes": _sliced, "expand": _expanded, "diagonal": _diagonal}
+        return any(n > 1 and not s for n, s in zip(self.shape, self.strides or ())) and 0 not in self.shape
 
 
 # ---- who belongs to a family -----------------------------------------------------------------------------------------
@@ -231,35 +148,61 @@ STEPS: dict[str, Callable[..., np.ndarray]] = {
 def place_of(t: Tensor) -> Place:
     """Returns the place of a tensor, as the root of a new family where it has none."""
     place = t._kin
-    if place is None or place.array() is not t.array:
-        place = Place(t, Family(t.shape), None, None, t.shape)
+    if place is None:
+        place = t._kin = Place(family := Family(t.shape), None, None, None, t.shape)
+        family.members.append(ref(t))
     return place
 
 
-def join(x: Tensor, y: Tensor, name: str, attrs: dict[str, Any]) -> bool:
-    """Notes that y is the view of x that an op makes; False: PyTorch copies there, and y is a tensor of its own."""
-    place, step = place_of(x), STEPS[name]
-    if step is _reshaped:
-        if place.above is not None and strides_under(place.shape, place.strides, y.shape) is None:
-            borrow(place, y)
-            return False
-        attrs = {"shape": y.shape}
-        if place.step is not None and place.step[0] is _reshaped:
-            place = place.above  # type: ignore[assignment]
-    Place(y, place.family, place, (step, attrs), y.shape)
-    return True
+def join(x: Tensor, y: Tensor, name: str, attrs: dict[str, Any]) -> None:
+    """Notes that y is the view of x that an op makes."""
+    place = x._kin or place_of(x)
+    family = place.family
+    y._kin = Place(family, place, STEPS[name], {"shape": y.shape} if name == "reshape" else attrs, y.shape)
+    family.members.append(ref(y))
 
 
 def alias(x: Tensor, y: Tensor) -> Tensor:
     """Notes that y, over the array of x, is another name for it, and returns y."""
-    place = place_of(x)
-    Place(y, place.family, place.above, place.step, y.shape)
+    place = x._kin or place_of(x)
+    if place.step is reshaped and place.strides is None:    # which may yet become a root
+        y._kin = Place(place.family, place, same, {}, place.shape)
+    else:
+        y._kin = Place(place.family, place.above, place.step, place.attrs, place.shape)
+        y._kin.strides = place.strides
+    place.family.members.append(ref(y))
     return y
 
 
-def borrow(place: Place, y: Tensor) -> None:
-    """Makes y, which lies in the memory of the family of a place, the root of a family of its own."""
-    Place(y, Family(y.shape, place.family), None, None, y.shape)
+def resolve(t: Tensor) -> Place | None:
+    """Returns the place of a tensor, with strides, after tensors that PyTorch copies have left its family.
+
+    Nothing has to know before who shares elements: they are the same until a change.
+    """
+    while (place := t._kin) is not None:
+        roots: dict[Place, list[tuple[Tensor, Place]]] = {}
+        family = place.family
+        for v, p in family.living():
+            root = next((above for above in p.chain() if not above.fits()), None)
+            if root is not None:
+                roots.setdefault(root, []).append((v, p))
+        for root, members in roots.items():
+            root.above = root.step = root.attrs = None
+            borrow(family, root.shape, members)
+        if place is t._kin and place.family is family:
+            return place
+    return None
+
+
+def borrow(lender: Family, shape: Shape, members: list[tuple[Tensor, Place]]) -> None:
+    """Makes members that lie in the memory of a family one of their own."""
+    family = Family(shape)
+    family.lender = lender
+    with _lock:
+        lender.borrowers = (*[b for b in lender.borrowers if b() is not None], ref(family))
+    for t, place in members:
+        place.family = family
+        family.members.append(ref(t))
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------
@@ -270,16 +213,14 @@ def prepare(where: str, t: Tensor) -> list[tuple[Tensor, Place]]:
 
     Raises GraphError if t shows elements more than once, or if the change is recorded for repetition.
     """
-    place = t._kin
-    if place is None:
+    refuse_repeats(where, t)
+    if t._kin is None:
         return []
-    if place.array() is not t.array:    # it got another one: the views are those of what it was
-        t._kin = None
+    family = t._kin.family
+    if not t.shares and family.lender is None and not family.borrowers and len(family.living()) == 1 \
+            and t._kin.is_dense():
+        t._kin = None   # of a root that is alone, as parameters are: nothing is asked for the next time
         return []
-    family = place.family
-    if place.repeats():
-        raise GraphError(message(where, f"the tensor of shape {t.shape} was expanded: one element is at several of its "
-                                 "places", "change the tensor that was expanded; or a copy: y = y.clone()"))
     if family.lender is not None or family.borrowers:
         _part(family)
     backend = get_backend(t.device)
@@ -292,6 +233,14 @@ def prepare(where: str, t: Tensor) -> list[tuple[Tensor, Place]]:
                                      "change the whole: x.copy_(...), and make views afterwards"))
         versions.about_to_change(t.device, [v.array for v, _ in kin])
     return kin
+
+
+def refuse_repeats(where: str, t: Tensor) -> None:
+    """Raises GraphError for a tensor that was expanded."""
+    place = resolve(t)
+    if place is not None and place.repeats():
+        raise GraphError(message(where, f"the tensor of shape {t.shape} was expanded: one element is at several of its "
+                                 "places", "change the tensor that was expanded; or a copy: y = y.clone()"))
 
 
 def follow(t: Tensor, kin: list[tuple[Tensor, Place]]) -> None:
@@ -321,13 +270,12 @@ def follow(t: Tensor, kin: list[tuple[Tensor, Place]]) -> None:
 
 def _take_over(backend: Any, v: Tensor, t: Tensor, here: np.ndarray) -> None:
     """Writes elements of t into v: here says which, for each element of v, or is -1."""
-    from alpha.graph import no_grad
     from alpha.op import registry
     from alpha.tensor import Tensor
     if (here < 0).all():
         return
     device, flat = t.device, (here.size,)
-    before, quiet.on = quiet.on, True
+    before, state.quiet = state.quiet, True
     try:
         with no_grad():
             index = Tensor(backend.from_numpy(np.maximum(here, 0), device), flat, "int64", device)
@@ -337,7 +285,7 @@ def _take_over(backend: Any, v: Tensor, t: Tensor, here: np.ndarray) -> None:
                 new = registry["where"](mask, new, registry["reshape"](v.with_data(v.array), flat))
             backend.copy_into(v.array, registry["reshape"](new, v.shape).array)
     finally:
-        quiet.on = before
+        state.quiet = before
 
 
 def _part(family: Family) -> None:
@@ -357,12 +305,12 @@ def _part(family: Family) -> None:
                 data = backend.full(t.shape, 0, t.dtype, t.device)
                 backend.copy_into(data, t.array)
                 t._rebind(data)
-                place.array = ref(data)
+                t._kin = place
 
 
 def hand_over(where: str, t: Tensor) -> None:
     """Raises GraphError for a view whose elements are a copy, before another library writes there."""
-    if (place := t._kin) is None or place.array() is not t.array:
+    if (place := resolve(t)) is None:
         return
     if place.family.lender is not None or place.family.borrowers:
         _part(place.family)
@@ -375,9 +323,8 @@ def hand_over(where: str, t: Tensor) -> None:
 
 def relatives(t: Tensor) -> list[Tensor]:
     """Returns the other tensors of the family of t that are there."""
-    place = t._kin
-    alone = place is None or place.array() is not t.array
-    return [] if alone else [v for v, _ in place.family.living() if v is not t]  # type: ignore[union-attr]
+    place = resolve(t)
+    return [] if place is None else [v for v, _ in place.family.living() if v is not t]
 
 
 def shape_of_another(t: Tensor) -> Shape | None:
@@ -387,8 +334,14 @@ def shape_of_another(t: Tensor) -> Shape | None:
 
 def dense(t: Tensor) -> bool:
     """Tells whether PyTorch would have the elements side by side."""
-    place = t._kin
-    return place is None or place.array() is not t.array or place.is_dense()
+    place = resolve(t)
+    return place is None or place.is_dense()
+
+
+def leave(t: Tensor, place: Place | None) -> None:
+    """Makes t, which got another array and has no views, a root; PyTorch's keeps the strides that it had."""
+    if place is not None and place.fits() and not (place.is_dense() or place.repeats()):
+        place_of(t).strides = place.strides
 
 
 def own(t: Tensor) -> Tensor:
@@ -396,5 +349,7 @@ def own(t: Tensor) -> Tensor:
     from alpha.tensor import Tensor
     y = Tensor(t.array, t.shape, t.dtype, t.device)
     y._node, y._requires_grad = t._node, t._requires_grad
-    borrow(place_of(t), y)
+    place_of(y)
+    place = place_of(t)
+    borrow(place.family, y.shape, [(y, y._kin)])  # type: ignore[list-item]
     return y

@@ -26,7 +26,7 @@ from weakref import ref
 from alpha import versions
 from alpha.backend import FLOAT_DTYPES
 from alpha.errors import ArgumentError, DTypeError, GraphError, NotDefinedError, ShapeError, message, shown
-from alpha.graph import Node, grad_enabled, no_grad
+from alpha.graph import Node, grad_enabled, no_grad, state
 from alpha.ops.create import zeros
 from alpha.tensor import Tensor
 
@@ -137,7 +137,11 @@ class _Call:
         if self.ctx._zeros:
             grads = [zeros(shape, dtype=dtype, device=device) if g is None and dtype in FLOAT_DTYPES else g
                      for g, (shape, dtype, device) in zip(grads, self.outs)]
-        results = self.backward(self.ctx, *grads)
+        state.quiet = False
+        try:
+            results = self.backward(self.ctx, *grads)
+        finally:
+            state.quiet = True
         found = list(results) if isinstance(results, (tuple, list)) else [results]
         if len(found) != len(self.args):
             raise ShapeError(message(f"backward of {self.name}", f"it returned {len(found)} gradients, forward has "

@@ -129,6 +129,7 @@ class ExponentialMovingAverage:
 def _swap(pairs: list[tuple[Tensor, Tensor]]) -> None:
     for t, average in pairs:
         t.array, average.array = average.array, t.array
+        t._kin, average._kin = average._kin, t._kin
         versions.note(versions.histories(t.device, [t.array, average.array]))
 
 
