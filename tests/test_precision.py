@@ -340,7 +340,9 @@ def test_an_overflow_is_skipped_counted_and_survives_a_resume(quick: None, tmp_p
                                                               monkeypatch: pytest.MonkeyPatch,
                                                               capsys: pytest.CaptureFixture[str]) -> None:
     """The loss scale starts so high that the first steps overflow; a run in two parts has the bits of one."""
-    monkeypatch.setattr(optim.LossScaler.__init__.__wrapped__, "__defaults__", ("cpu", 2.0 ** 24, 4))
+    made = optim.LossScaler.__init__.__wrapped__
+    monkeypatch.setattr(made, "__defaults__", ("cpu", 2.0 ** 24))
+    monkeypatch.setattr(made, "__kwdefaults__", {"growth_interval": 4})
     assert main(flags(tmp_path / "whole", precision="fp16")) == 0
     for steps in (1, 3, 7, 13):
         assert main([*flags(tmp_path / "torn", precision="fp16", max_steps=steps), "--resume"]) == 0

@@ -151,7 +151,7 @@ def test_inference(call: Callable[[Any, alpha.Tensor], Any], said: tuple[str, ..
 
 
 @pytest.mark.parametrize("call, said", [
-    (lambda p: p.save("/nowhere/trace.json"), ("/nowhere/trace.json cannot be written", "a folder that exists")),
+    (lambda p: p.save("/nowhere/trace.json"), ("/nowhere/trace.json cannot be written", "make the folder first")),
     (lambda p: p.save(None), ("path", "None")),
     (lambda p: p.table("kernels"), ("kernels", "kernel")),
     (lambda p: p.table("op", rows=3), ("rows", "limit")),

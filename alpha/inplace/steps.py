@@ -12,13 +12,13 @@ import numpy as np
 Shape = tuple[int, ...]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2048)
 def dense_strides(shape: Shape) -> Shape:
     """Returns the strides of elements that lie side by side."""
     return tuple([prod([max(1, n) for n in shape[k + 1:]]) for k in range(len(shape))])
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2048)
 def strides_under(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Returns strides of elements under another shape; None where one for each axis cannot tell their places."""
     if 0 in shape or not shape:

@@ -113,7 +113,9 @@ def test_a_step_with_an_infinite_gradient_is_skipped_without_a_word_from_the_hos
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
 def test_a_run_of_the_training_program_is_resumed_bit_by_bit(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(train.report, "can_plot", lambda: False)  # pictures take longer than the run
-    monkeypatch.setattr(optim.LossScaler.__init__.__wrapped__, "__defaults__", ("cpu", 2.0 ** 24, 4))  # so it overflows
+    made = optim.LossScaler.__init__.__wrapped__  # so it overflows
+    monkeypatch.setattr(made, "__defaults__", ("cpu", 2.0 ** 24))
+    monkeypatch.setattr(made, "__kwdefaults__", {"growth_interval": 4})
     run = dict(device="cuda", precision=name, epochs=2)
     assert main(flags(tmp_path / "whole", **run)) == 0
     assert main(flags(tmp_path / "torn", **run, max_steps=3)) == 0
