@@ -26,7 +26,8 @@ assert net[0].weight.grad is not None
 
 def run(code: str, **variables: str) -> str:
     """Returns what Python says on stderr, in a process that has none of our settings; libgomp tells its own."""
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("GOMP_", "OMP_", "ALPHA_NUM_THREADS"))}
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("GOMP_", "OMP_", "ALPHA_NUM_THREADS",
+                                                                          "ALPHA_CPU_KERNELS"))}
     environ.update({"OMP_DISPLAY_ENV": "verbose", "ALPHA_NUM_THREADS": "2"} | variables)
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
