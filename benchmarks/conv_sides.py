@@ -80,9 +80,9 @@ def torch_call(operands: Operands, pass_name: str, channels_last: bool) -> Call:
     def call(k: int) -> Any:
         x, w, g = sets[k % len(sets)]
         if wanted < 0:
-            made = torch.nn.functional.conv2d(x, w, None, stride, padding)
+            made = torch.nn.functional.conv2d(x, w, None, stride, padding, groups=s.groups)
         else:
-            made = torch.ops.aten.convolution_backward(g, x, w, None, stride, padding, [1, 1], False, [0, 0], 1,
+            made = torch.ops.aten.convolution_backward(g, x, w, None, stride, padding, [1, 1], False, [0, 0], s.groups,
                                                        [wanted == 0, wanted == 1, False])[wanted]
         held[k % len(sets)] = made
         return made
