@@ -333,10 +333,11 @@ class GroupedWgrad(_Grouped):
         parts = ceil_div(pieces, WARPS) * ceil_div(taps, held)
         blocks = min(cut.tiles, max(1, context.sm_count * self.resident(shared) // (channels.tiles * parts)))
         classes, pairs = upload(np.array([cut.numbers(desc.w.f)], np.int32)), upload(table)
-        sizes = self.sizes(desc, channels)
+        in_chunks, out_chunks = (ceil_div(tile, PIECE) * PIECE * self.itemsize // 16    # of whole pieces
+                                 for tile in (channels.tile_in, channels.tile_out))
+        sizes = self.sizes(desc, channels._replace(chunks=in_chunks))
         most_splits = WARPS // min(WARPS, pieces - (pieces - 1) // WARPS * WARPS)
         work_size = blocks * most_splits * channels.tiles * pieces * taps * PIECE * PIECE
-        out_chunks = ceil_div(channels.tile_out * self.itemsize, 32) * 2
         count = ceil_div(desc.oc * taps * (desc.ic // desc.groups), 32)
 
         def launch(x: Array, g: Array, dw: Array) -> None:
