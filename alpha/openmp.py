@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import warnings
 
-from alpha.errors import message
+from alpha.errors import message, warn
 
 # Loops of a waiting thread, some 50 us. libgomp's default, milliseconds, keeps the very core that the others wait for
 # where cores are shared: a step of LeNet-5 beside one busy process takes 6.7 ms with this, 7 to 15 ms without; on idle
@@ -47,5 +46,4 @@ def warn_if_late(threads: int) -> None:
         _late = False
         what = (f"another library, such as PyTorch, loaded {RUNTIME} before alpha; {threads} threads of the CPU "
                 "kernels spin for milliseconds in it, which is slow on busy cores")
-        warnings.warn(message("alpha", what, f"import alpha first, or start Python with GOMP_SPINCOUNT={SPIN_COUNT}"),
-                      stacklevel=2)
+        warn(message("alpha", what, f"import alpha first, or start Python with GOMP_SPINCOUNT={SPIN_COUNT}"))

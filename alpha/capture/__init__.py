@@ -18,7 +18,6 @@ would give. On the CPU, and wherever a call cannot be a repetition, the function
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 from weakref import WeakSet
@@ -39,7 +38,7 @@ from alpha.capture.reasons import (
     on_the_host,
 )
 from alpha.config import config
-from alpha.errors import AlphaError, ArgumentError, DTypeError, message, shown
+from alpha.errors import AlphaError, ArgumentError, DTypeError, message, shown, warn
 from alpha.graph import grad_enabled
 from alpha.graph.leftover import LeftoverUsed
 from alpha.inplace import kin
@@ -181,8 +180,7 @@ class Captured:
         if self.plain >= PATIENCE and not self.warned and self.last_why and self.last_why.words is not on_the_host:
             self.warned = True
             what, fix = self.last_why.told()
-            warnings.warn(message("capture", f"{self.__name__} is called op by op, not recorded: {what}", fix),
-                          stacklevel=4)
+            warn(message("capture", f"{self.__name__} is called op by op, not recorded: {what}", fix))
         return self.function(*inputs)
 
     def _why_refused(self, key: Hashable) -> Why | None:
@@ -271,7 +269,7 @@ class Captured:
         except AlphaError as error:
             self.warned = True
             self.refused[key] = str(error).split("\nhelp:")[0].removeprefix("capture: ")
-            warnings.warn(f"{error}\nnote: {self.__name__} is called op by op", stacklevel=4)
+            warn(f"{error}\nnote: {self.__name__} is called op by op")
         return None
 
     def _repeat(self, found: Recorded, inputs: tuple[Tensor, ...]) -> Any:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import inspect
 import time
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
-from alpha.errors import ArgumentError, ConfigError, message, shown
+from alpha.errors import ArgumentError, ConfigError, message, shown, warn
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, Kind, Refused, Size
 from alpha.inputs.registry import did_you_mean
@@ -79,8 +78,8 @@ class Profile(Callback):
     def on_end(self, run: Trainer) -> None:
         if self.profiled < self.steps:
             found = f"{self.profiled} were made in one epoch" if self.profiled else "the run has ended before"
-            warnings.warn(message("Profile", f"{self.steps} steps are to be profiled behind {self.first} others, "
-                                  f"{found}", "lower steps, or train on more batches"), stacklevel=2)
+            warn(message("Profile", f"{self.steps} steps are to be profiled behind {self.first} others, {found}",
+                         "lower steps, or train on more batches"))
 
     @property
     def _running(self) -> bool:

@@ -207,7 +207,7 @@ class _Grouped(Candidate):
             if all(found) and (blocks == 1 or min(c.height * c.width * c.images for c in found if c)
                                >= min(64, desc.n * desc.h.o * desc.w.o)):
                 return found  # type: ignore[return-value]
-        return found if all(found) else None  # type: ignore[return-value]
+        return None
 
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
         """Returns the bytes of shared memory beside the two patches."""
@@ -242,7 +242,8 @@ class _Grouped(Candidate):
             products += turns * work.parts * work.rows // 16 * tiles * each.h.taps * each.w.taps
         products = products * channels.tiles * blocks * (c.classes if len(cuts) > 1 else 1)
         clocks = products * c.clocks[key][self.itemsize, self.mode.products] / device().sm_count
-        clocks += self._fixed(desc, channels) / 4 * c.word_clocks * self.blocks
+        if key == "maps":   # filters, brought into place by each block
+            clocks += self._fixed(desc, channels) / 4 * c.word_clocks * self.blocks
         return Cost((Stage(clocks, "clocks", desc.nbytes(self.itemsize) / c.dram[key], "dram", c.depth[key],
                            c.launches[key], c.seen),))
 
