@@ -39,11 +39,32 @@ def test_norms_of_huge_values_are_those_of_float64(name: str, scale: float, cpu_
         assert np.abs(got - wanted).max() <= 1e-6 * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("norm", [lambda t, w: F.instance_norm(t, weight=w),
+                                  lambda t, w: F.batch_norm(t, weight=w, training=True)])
+def test_norms_of_equal_rows_have_no_gradient(norm: Callable[..., Any], cpu_kernels: Any) -> None:
+    """A rest of rounding would come back a hundred thousand times as large from two such norms."""
+    rng = np.random.default_rng(0)
+    x, g = (np.broadcast_to(rng.standard_normal(8).astype(np.float32), (2, 4, 4, 8)).copy() for _ in range(2))
+    leaf = alpha.tensor(x, requires_grad=True)
+    norm(leaf, alpha.tensor(rng.standard_normal(8).astype(np.float32))).backward(alpha.tensor(g))
+    assert not leaf.grad.numpy().any()
+
+
 def test_std_of_tiny_values_is_not_zero() -> None:
     x = np.random.default_rng(1).standard_normal((3, 7)).astype(np.float32)
     tiny = x * np.float32(2.0**-90)
     assert np.allclose(alpha.tensor(tiny).std(1).numpy(), x.std(1, ddof=1) * 2.0**-90, rtol=1e-6)
     assert alpha.zeros((3, 4)).std(1).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 1), (1, 2)])
+def test_var_and_std_of_huge_values_along_every_axis(axis: Any, cpu_kernels: Any) -> None:
+    for shape in ((2, 300, 5), (3, 4, 1), (2, 1, 700)):
+        x = np.random.default_rng(1).standard_normal(shape).astype(np.float32) * np.float32(1e19)
+        t, exact = alpha.tensor(x), x.astype(np.float64)
+        assert np.allclose(t.std(axis, correction=0).numpy(), exact.std(axis), rtol=1e-5)
+        held = (x / np.float32(16)).astype(np.float64)      # float32 holds this variance
+        assert np.allclose(alpha.tensor(x / 16).var(axis).numpy(), held.var(axis), rtol=1e-5)
 
 
 # ---- windows without a number that is larger than padding ------------------------------------------------------------

@@ -80,7 +80,7 @@ def var_cpu(x: Array, *, axis: Axes, keepdims: bool, correction: int) -> Array:
         rest = total_of(away, axes, np.float64)  # what rounding has left out of the mean, times count
         squares = total_of(np.square(away, out=away), axes, np.float64)
         if wide.dtype == np.float32 and not np.isfinite(squares).all():     # they may be beyond float32, and var not
-            squares = total_of(np.square(wide.astype(np.float64) - mean), axes, np.float64)
+            squares = total_of(np.square(wide.astype(np.float64) - mean), axes, np.float64).reshape(rest.shape)
         var = (squares - rest * rest / count) / (count - correction)
         return var.reshape(ops.reduced_shape(x.shape, axis, keepdims, "var")).astype(x.dtype, copy=False)
 

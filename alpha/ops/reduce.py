@@ -7,7 +7,7 @@ shadows some builtins: it calls none of them.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import inf, prod
+from math import inf, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -316,16 +316,32 @@ def std(x: Tensor, axis: Axes = None, *, keepdims: bool = False, correction: Siz
 def scale_beyond(x: Tensor, squares: Tensor, axis: Axes, least: float = 0.0, power: int = 0) -> Tensor | None:
     """Returns powers of two that bring x near 2^power, or 2^-power, along the axes, where its squares are out of range.
 
-    None where no mean of squares is infinite, or below `least`; on a GPU always, as nothing waits for its elements.
+    None where no mean of squares is infinite, or below `least`. A GPU's elements are not waited for: 1 stands there for
+    what is in range, and one power of two brings all else into it.
     """
+    if not x.numel():
+        return None
+    if x.device != "cpu":
+        return _scale_on_device(x.detach(), axis, least)
     found = squares.array
-    if x.device != "cpu" or not x.numel() or (np.isfinite(found) & (found >= least)).all():
+    if (np.isfinite(found) & (found >= least)).all():
         return None
     largest = np.abs(x.array).max(axis if axis is None else normal_axes(axis, x.ndim, "std"), keepdims=True)
     usable = np.isfinite(largest) & (largest > 0)
     exponent = np.frexp(largest)[1]
     scale = np.ldexp(np.ones_like(largest), np.where(usable, np.where(exponent > 0, power, -power) - exponent, 0))
     return Tensor(scale, largest.shape, x.dtype, x.device)
+
+
+def _scale_on_device(x: Tensor, axis: Axes, least: float) -> Tensor | None:
+    """Returns 2^-80 where the largest element is beyond 2^60, 2^100 where it is below sqrt(least) / 4, else 1."""
+    if x.dtype == np.float64:
+        return None
+    largest = OPS["max"](abs(x), axis, keepdims=True)
+    scale = OPS["where"](OPS["logical_and"](largest > 2.0**60, largest < inf), 2.0**-80, OPS["ones_like"](largest))
+    if least:
+        scale = OPS["where"](OPS["logical_and"](largest < sqrt(least) / 4, largest > 0), 2.0**100, scale)
+    return scale
 
 
 def _root(x: Tensor, power: float) -> Tensor:

@@ -115,7 +115,10 @@ class Case:
             reach = 2 * k - 1
         if min(h, w) + 2 * geometry[2] >= reach:
             there = getattr(tnn, kind)(*geometry, **more)
-            shape = there(torch.zeros(1, c, h, w)).shape
+            seen = there(torch.zeros(1, c, h, w))
+            if seen.isinf().any():      # a window in the padding alone, which alpha refuses
+                return
+            shape = seen.shape
             self.add("layer", (s,), (*shape[2:], c), self.layer(getattr(nn, kind)(*geometry, **more), there))
 
     def join(self, s: int, h: int, w: int, c: int) -> None:
@@ -330,10 +333,9 @@ def attempt(rng: random.Random, folder: pathlib.Path, device: str = "cpu") -> st
     ours.eval()
     with alpha.no_grad():
         y = ours(alpha.tensor(x, device=device)).numpy()
-    compare({"output": y}, {"output": seen_by(theirs, x, torch.float64)},
-            {"output": seen_by(theirs, x, torch.float32)}, f"in inference mode: {what}")
+    seen = [{"output": seen_by(theirs, x, dtype)} for dtype in (torch.float64, torch.float32)]
+    compare({"output": y}, *seen, f"in inference mode: {what}")
     run = alpha.inference(ours, alpha.tensor(x, device=device))
     for _ in range(2):
-        z = run(alpha.tensor(x, device=device)).numpy()
-        assert np.abs(z - y).max() <= 1e-4 * max(np.abs(y).max(), 1.0), f"inference is off: {what}"
+        compare({"output": run(alpha.tensor(x, device=device)).numpy()}, *seen, f"in a recorded inference: {what}")
     return what

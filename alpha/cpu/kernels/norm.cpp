@@ -67,18 +67,18 @@ struct Backward {
   int64_t rows, channels;
 };
 
-// dgamma, dbeta and the two coefficients of dx = v * scale + (x - mean) * slope + offset
+// dgamma, dbeta and the two coefficients of dx = ((v + offset) + (x - mean) * slope) * scale: a gradient that is equal in
+// all rows goes to 0 before it is multiplied by a scale of up to gamma / sqrt(eps)
 struct Coefficients {
   std::vector<float> slope, offset;
 
   Coefficients(const Backward& b, const std::vector<double>& sums) : slope(b.channels), offset(b.channels) {
     for (int64_t c = 0; c < b.channels; c++) {
-      const double scale = (b.gamma ? double(b.gamma[c]) : 1.0) * b.istd[c];
       const double sum = sums[c], dot = sums[b.channels + c] * b.istd[c];  // of v, of v * xhat
       if (b.dbeta) b.dbeta[c] = float(sum);
       if (b.dgamma) b.dgamma[c] = float(dot);
-      slope[c] = float(-scale * dot / b.rows * b.istd[c]);
-      offset[c] = float(-scale * sum / b.rows);
+      slope[c] = float(-dot / b.rows * b.istd[c]);
+      offset[c] = float(-sum / b.rows);
     }
   }
 };
@@ -114,8 +114,10 @@ void backward(const Backward& b, const Affine& a) {
     const float *g = b.g + r * channels, *x = b.x + r * channels;
     float* dx = b.dx + r * channels;
 #pragma omp simd
-    for (int64_t c = 0; c < channels; c++)
-      dx[c] = masked<RELU>(g[c], x[c], scale[c], shift[c]) * scale[c] + ((x[c] - mean[c]) * slope[c] + offset[c]);
+    for (int64_t c = 0; c < channels; c++) {
+      const float v = masked<RELU>(g[c], x[c], scale[c], shift[c]);
+      dx[c] = ((v + offset[c]) + (x[c] - mean[c]) * slope[c]) * scale[c];
+    }
   }
 }
 

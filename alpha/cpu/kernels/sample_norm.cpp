@@ -67,18 +67,20 @@ std::vector<double> per_channel(int64_t n, int64_t pixels, int64_t channels, con
   return sums;
 }
 
-// y = x * a + (g * b) + c, with coefficients per sample and channel: (N, C)
+// y = (x - middle) * a + c, or of two ((x - middle) * a + (g * b + c)) * scale, with coefficients per sample and channel:
+// (N, C). What is equal in all pixels goes to 0 within the brackets, before a scale of up to 1 / sqrt(eps).
 template <bool TWO>
 void combine(const float* x, const float* g, float* y, const std::vector<float>& a, const std::vector<float>& b,
-             const std::vector<float>& c, const std::vector<float>& middle, int64_t n, int64_t pixels,
-             int64_t channels) {
+             const std::vector<float>& c, const std::vector<float>& middle, const std::vector<float>& scale, int64_t n,
+             int64_t pixels, int64_t channels) {
 #pragma omp parallel for schedule(static) num_threads(team(n * pixels * channels, ALONE_BELOW))
   for (int64_t row = 0; row < n * pixels; row++) {
     const int64_t at = row / pixels * channels, from = row * channels;
     for_vectors(channels, [&](int64_t i, int64_t left) INLINED {
-      vfloat v = fma(get(x + from + i, left) - get(&middle[at + i], left), get(&a[at + i], left),
-                     get(&c[at + i], left));
+      vfloat v = get(&c[at + i], left);
       if (TWO) v = fma(get(g + from + i, left), get(&b[at + i], left), v);
+      v = fma(get(x + from + i, left) - get(&middle[at + i], left), get(&a[at + i], left), v);
+      if (TWO) v = v * get(&scale[at + i], left);
       put(y + from + i, v, left);
     });
   }
@@ -200,7 +202,7 @@ EXPORT void group_norm_fwd(const float* x, const float* gamma, const float* beta
       shift[c] = at(beta, channel) - rest[k] * scale[c];
     }
   }
-  combine<false>(x, nullptr, y, scale, scale, shift, middle, n, pixels, channels);
+  combine<false>(x, nullptr, y, scale, scale, shift, middle, scale, n, pixels, channels);
 }
 
 EXPORT void group_norm_bwd(const float* g, const float* x, const float* gamma, const float* mean, const float* istd,
@@ -208,7 +210,9 @@ EXPORT void group_norm_bwd(const float* g, const float* x, const float* gamma, c
                            int64_t groups) {
   const int64_t width = channels / groups;
   const double count = double(pixels) * width;
-  std::vector<float> middle(n * channels), slope(n * channels), scale(n * channels), offset(n * channels);
+  std::vector<float> middle(n * channels), slope(n * channels), by(n * channels), offset(n * channels);
+  std::vector<float> scale(n * channels);
+  const bool alone = width == 1;  // gamma is then that of the group, and multiplies last
   for (int64_t k = 0; k < n * groups; k++) std::fill_n(&middle[k * width], width, mean[k]);
   const float* middles = middle.data();
   const auto product = [=](auto k, int64_t i, int64_t, int64_t s, int64_t c, int64_t left) INLINED {
@@ -225,17 +229,18 @@ EXPORT void group_norm_bwd(const float* g, const float* x, const float* gamma, c
       const double dot = (sums[(s * 2 + 1) * channels + c] - sum * at(rest, k)) * istd[k];
       totals[c] += sum;
       totals[channels + c] += dot;
-      of_v += (gamma ? gamma[c] : 1) * sum;
-      of_product += (gamma ? gamma[c] : 1) * dot;
+      of_v += (gamma && !alone ? gamma[c] : 1) * sum;
+      of_product += (gamma && !alone ? gamma[c] : 1) * dot;
     }
-    const double of_x = -of_product / count * istd[k] * istd[k];
+    const double of_x = -of_product / count * istd[k];
     for (int64_t c = first; c < first + width; c++) {
-      scale[s * channels + c] = (gamma ? gamma[c] : 1) * istd[k];
+      by[s * channels + c] = gamma && !alone ? gamma[c] : 1;
+      scale[s * channels + c] = (gamma && alone ? gamma[c] : 1) * istd[k];
       slope[s * channels + c] = float(of_x);
-      offset[s * channels + c] = float(-of_v / count * istd[k] - of_x * at(rest, k));
+      offset[s * channels + c] = float(-of_v / count - of_x * at(rest, k));
     }
   }
-  combine<true>(x, g, dx, slope, scale, offset, middle, n, pixels, channels);
+  combine<true>(x, g, dx, slope, by, offset, middle, scale, n, pixels, channels);
   for (int64_t c = 0; c < channels; c++) {
     dbeta[c] = float(totals[c]);
     dgamma[c] = float(totals[channels + c]);

@@ -144,15 +144,27 @@ def test_sample_norms_of_huge_values_are_the_cpus(shape: tuple[int, ...]) -> Non
     ordinary, g = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
     for scale in (1e19, 1e30, 1e37):
         x = ordinary * np.float32(scale)
-        for norm in (ops.layer_norm, lambda t: ops.group_norm(t, groups=1)):
+        for norm in (ops.layer_norm, lambda t: ops.group_norm(t, groups=1), ops.rms_norm, lambda t: ops.std(t, -1)):
             here, there = (norm(alpha.tensor(x, device=device)).numpy() for device in ("cpu", "cuda"))
             assert_equal_at(there, here, rtol=1e-5, atol=1e-6)
-        found = []
-        for device in ("cpu", "cuda"):
-            leaf = alpha.tensor(x, device=device, requires_grad=True)
-            ops.layer_norm(leaf).backward(alpha.tensor(g, device=device))
-            found.append(leaf.grad.numpy() * np.float32(scale))
-        assert_equal_at(found[1], found[0], rtol=1e-4, atol=1e-4)
+        for norm in (ops.layer_norm, lambda t: ops.group_norm(t, groups=1), ops.rms_norm):
+            found = []
+            for device in ("cpu", "cuda"):
+                leaf = alpha.tensor(x, device=device, requires_grad=True)
+                norm(leaf).backward(alpha.tensor(g, device=device))
+                found.append(leaf.grad.numpy() * np.float32(scale))
+            assert_equal_at(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [3, 8])
+def test_instance_norm_of_equal_pixels_has_no_gradient(channels: int) -> None:
+    """A rest of rounding would come back a hundred thousand times as large from two such norms."""
+    x, g = (np.broadcast_to(normal(2, 1, 1, channels), (2, 4, 4, channels)).copy() for _ in range(2))
+    for dtype in ("float32", "bfloat16"):
+        leaf = alpha.tensor(x, device="cuda").astype(dtype).detach().requires_grad_()
+        F.instance_norm(leaf, weight=alpha.tensor(normal(channels), device="cuda")).backward(
+            alpha.tensor(g, device="cuda").astype(dtype))
+        assert not leaf.grad.numpy().astype("float32").any()
 
 
 def test_pools_of_infinity_and_nan_name_the_elements_that_the_cpu_names() -> None:

@@ -227,19 +227,24 @@ INLINE void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Ch
   });
 }
 
-// put(s), of the sums of v and of v * (x - mean) over a thread's rows; and the largest |v|, where State has room for it
-template <class State, int N, bool RELU, class T, class Put>
+// put(s), of the sums of v and of v * (x - mean) over a thread's rows, times istd if HATS, whose sums are of the size of v;
+// and the largest |v|, where State has room for it
+template <class State, int N, bool RELU, bool HATS = false, class T, class Put>
 INLINE void sum_gradient(const Pitched<T> &g, const T *x, const Norm<T> &norm, const Walk &w, const Place &at, int k,
                          const Put &put) {
   const i64 first = at.column * N, stride = w.columns * N;
   State s[N];
   UNROLL for (int lane = 0; lane < N; lane++) s[lane] = {};
   if (at.begin < at.end) {
-    const Channels<N> c(norm, first, Sharing(at.sample, stride, k));
+    const Sharing shared(at.sample, stride, k);
+    const Channels<N> c(norm, first, shared);
+    float root[N];
+    UNROLL for (int lane = 0; lane < N; lane++) root[lane] = HATS ? norm.istd[shared(first + lane)] : 1;
     each_stretch(at, w, [&](const Place &part) {
       State own[N] = {};
       each_gradient<RELU, AHEAD>(g, x, c, part, w, [&](const float (&v)[N], const float (&away)[N], i64) {
-        UNROLL for (int lane = 0; lane < N; lane++) add_up(own[lane], v[lane], away[lane]);
+        UNROLL for (int lane = 0; lane < N; lane++)
+          add_up(own[lane], v[lane], HATS ? away[lane] * root[lane] : away[lane]);
       });
       UNROLL for (int lane = 0; lane < N; lane++) s[lane] = MergePairs()(s[lane], own[lane]);
     });

@@ -1,9 +1,10 @@
 // What:    group norm: x of (samples, pixels, C), statistics of each (sample, group of k neighbouring channels); and layer
 //          norm of long rows: samples of one pixel and one group
 //          forward   y = (x - mean) * (gamma * istd) + (beta - rest * gamma * istd),  istd = 1 / sqrt(var + eps)
-//          backward  dx = istd * g * gamma + (x - mean) * slope + offset, v = g * gamma,
-//                    slope = -istd^2 * mean(v * xhat),  offset = -istd * mean(v) - rest * slope,
+//          backward  dx = istd * (v + (x - mean) * slope + offset), v = g * gamma,
+//                    slope = -istd * mean(v * xhat),  offset = -mean(v) - rest * slope,
 //                    xhat = (x - mean - rest) * istd,  rest: what rounding has left out of mean
+//                    A group of one channel has v = g, and dx = gamma * istd * (...): equal pixels give 0 exactly.
 //                    dgamma, dbeta: sums of g * xhat and of g over samples and pixels
 // Source:  arXiv 1803.08494.
 // Layout:  contiguous; a piece is 16 bytes of a pixel, or 1 element where C is not a multiple of that.
@@ -53,20 +54,20 @@ template <class T, int N>
 INLINE void group_sums(const T *g, const T *x, const SampleNorm<T> &norm, float *partial, const Walk &w, int k) {
   const Place at(w);
   const i64 first = at.column * N, channels = w.columns * N;
-  sum_gradient<Pair, N, false>(Pitched<T>{g, channels}, x, norm, w, at, k, [&](Pair (&s)[N]) {
+  sum_gradient<Pair, N, false, true>(Pitched<T>{g, channels}, x, norm, w, at, k, [&](Pair (&s)[N]) {
     fold_rows<N>(s, w, MergePairs());
     if (threadIdx.x >= w.width || at.column >= w.columns) return;
     const Sharing shared(at.sample, channels, k);
     float *dgamma = partial + 2 * (i64(at.sample) * w.chunks + at.chunk) * channels + first, *dbeta = dgamma + channels;
     UNROLL for (int lane = 0; lane < N; lane++) {
       const i64 item = shared(first + lane);
-      dgamma[lane] = (s[lane].dot - s[lane].sum * norm.rest_of(item)) * norm.istd[item];
+      dgamma[lane] = s[lane].dot - s[lane].sum * (norm.rest_of(item) * norm.istd[item]);
       dbeta[lane] = s[lane].sum;
     }
   });
 }
 
-// coefficients[2][sample, group] = slope, offset
+// coefficients[2][sample, group] = slope, offset, of gradients to be multiplied by istd (and by gamma, if k is 1)
 template <class T, int N>
 INLINE void finish_gradient(const float *partial, const SampleNorm<T> &norm, float *coefficients, const Walk &w,
                             const Teams &teams) {
@@ -77,17 +78,42 @@ INLINE void finish_gradient(const float *partial, const SampleNorm<T> &norm, flo
   UNROLL_BY(4) for (int j = team.lane; j < teams.k * w.chunks; j += teams.width) {
     const int chunk = j / teams.k, channel = j - chunk * teams.k;
     const float *dgamma = partial + 2 * chunk * channels + channel;
-    float scale[1];
-    norm.load_scale(scale, team.channel + channel);
+    float scale[1] = {1};
+    if (teams.k > 1) norm.load_scale(scale, team.channel + channel);
     dot += double(scale[0]) * dgamma[0];
     from += double(scale[0]) * dgamma[channels];
   }
   dot = fold_group(dot, teams.width, Add());
   from = fold_group(from, teams.width, Add());
   if (team.lane || !team.there) return;
-  const double root = norm.istd[team.item], count = double(w.rows) * teams.k, slope = -root * root * dot / count;
+  const double count = double(w.rows) * teams.k, slope = -norm.istd[team.item] * dot / count;
   coefficients[team.item] = float(slope);
-  coefficients[teams.items + team.item] = float(-root * from / count - slope * norm.rest_of(team.item));
+  coefficients[teams.items + team.item] = float(-from / count - slope * norm.rest_of(team.item));
+}
+
+// Differences of the size of g come before the product with istd, which may be 1 / sqrt(eps), or beyond float32 squared.
+template <class T, int N>
+INLINE void group_gradient(const T *g, const T *x, const SampleNorm<T> &norm, const float *coefficients, T *dx,
+                           const Walk &w, const Place &at, i64 items, int k) {
+  if (at.begin >= at.end) return;
+  const i64 first = at.column * N, stride = w.columns * N;
+  const Sharing shared(at.sample, stride, k);
+  Channels<N> c(norm, first, shared);
+  float slope[N], offset[N], by[N];
+  if (k > 1) norm.load_scale(by, first);
+  UNROLL for (int lane = 0; lane < N; lane++) {
+    const i64 item = shared(first + lane);
+    slope[lane] = coefficients[item], offset[lane] = coefficients[items + item];
+    if (k > 1) c.scale[lane] = norm.istd[item];
+    else by[lane] = 1;
+  }
+  const Pitched<T> rows{g, stride};
+  each_gradient<false, AHEAD / 2>(rows, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64 r) {
+    float out[N];
+    UNROLL for (int lane = 0; lane < N; lane++)
+      out[lane] = c.scale[lane] * __fmaf_rn(away[lane], slope[lane], __fmaf_rn(by[lane], v[lane], offset[lane]));
+    store_floats(dx + r * stride + first, out);
+  });
 }
 
 // ---- entries, see PIECE_KERNELS
@@ -110,6 +136,5 @@ INLINE void finish_gradient(const float *partial, const SampleNorm<T> &norm, flo
   ALPHA_ENTRY(gradient##suffix, (THREADS, 3), \
               (const T *g, const T *x, const SampleNorm<T> norm, const float *coefficients, i64 items, T *dx, \
                const Walk w, int k), \
-              const Pitched<T> rows{g, w.columns * N}; \
-              gradient<T, N, false>(rows, x, norm, coefficients, Results<T, N>{dx}, w, BACKWARDS, items, k))
+              group_gradient<T, N>(g, x, norm, coefficients, dx, w, BACKWARDS, items, k))
 PIECE_KERNELS(PIECES)
