@@ -236,6 +236,21 @@ def test_average_follows_and_can_be_applied():
     assert weight.item() == 8.0 and net[1].running_mean.item() == 5.0
 
 
+def test_average_of_16_bits_moves_by_less_than_16_bits_hold() -> None:
+    dtype = "float16"
+    net = nn.Linear(4, 1, bias=False).to(dtype)
+    net.weight.copy_(np.ones((1, 4)))
+    ema = optim.ExponentialMovingAverage(net, 0.9999)
+    net.weight.copy_(np.full((1, 4), 2.0))
+    for _ in range(100):
+        ema.update()
+    average = ema.state_dict()["weight"]
+    assert average.dtype == "float32" and np.allclose(average.numpy(), 2 - 0.9999 ** 100, rtol=1e-5)
+    with ema.applied():
+        assert net.weight.dtype == dtype and (net.weight.numpy() == average.astype(dtype).numpy()).all()
+    assert (net.weight.numpy() == 2).all()
+
+
 def test_average_state_round_trip():
     net = nn.Linear(2, 1)
     ema = optim.ExponentialMovingAverage(net, 0.5)

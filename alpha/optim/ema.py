@@ -12,6 +12,7 @@ from alpha.graph import no_grad
 from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.kinds import Decay
 from alpha.inputs.schema import check_names, fitted
+from alpha.ops.update import state_dtype
 from alpha.tensor import Tensor
 
 
@@ -28,7 +29,8 @@ class ExponentialMovingAverage:
     """Keeps a = decay * a + (1 - decay) * p for each parameter p, and a copy of each buffer.
 
     Args:
-        model: its parameters and buffers are those averaged; the averages start as copies of them.
+        model: its parameters and buffers are those averaged; the averages start as copies of them. An average of a
+            float16 or bfloat16 parameter is float32: 16 bits would round 0.001 of a difference away.
         decay: in [0, 1).
     Raises:
         ConfigError: decay is not in [0, 1); or, whenever it is used, the model has other parameters than then.
@@ -44,7 +46,8 @@ class ExponentialMovingAverage:
         self._params = dict(model.named_parameters())
         self._model = model
         self._averages: dict[str, Tensor] = {}
-        self._averages = {name: _copy(t) for name, t in {**self._params, **self._buffers}.items()}
+        self._averages = {name: _copy(t, state_dtype(t.dtype)) for name, t in self._params.items()}
+        self._averages.update({name: _copy(t) for name, t in self._buffers.items()})
         self._seen = self._contents
 
     @property
@@ -79,15 +82,18 @@ class ExponentialMovingAverage:
         """Moves the averages towards the parameters of now, and copies the buffers; to be called after each step."""
         self._check_parameters()
         with no_grad():
-            ops.ema_step([self._averages[name] for name in self._params], list(self._params.values()), decay=self.decay)
+            averages = [self._averages[name] for name in self._params]
+            now = [p.astype(a.dtype) for a, p in zip(averages, self._params.values())]
+            ops.ema_step(averages, now, decay=self.decay)
         for name, buffer in self._buffers.items():
             self._averages[name].copy_(buffer)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """For a block: the model computes with the averages."""
+        """For a block: the model computes with the averages, rounded to the dtypes of its parameters."""
         self._check_parameters()
-        pairs = [(t, self._averages[name]) for name, t in {**self._params, **self._buffers}.items()]
+        with no_grad():
+            pairs = [(t, self._averages[name].astype(t.dtype)) for name, t in {**self._params, **self._buffers}.items()]
         _swap(pairs)
         try:
             yield
@@ -133,5 +139,5 @@ def _swap(pairs: list[tuple[Tensor, Tensor]]) -> None:
         versions.note(versions.histories(t.device, [t.array, average.array]))
 
 
-def _copy(t: Tensor) -> Tensor:
-    return ops.zeros(t.shape, dtype=t.dtype, device=t.device).copy_(t.detach())
+def _copy(t: Tensor, dtype: Any = None) -> Tensor:
+    return ops.zeros(t.shape, dtype=dtype or t.dtype, device=t.device).copy_(t.detach().astype(dtype or t.dtype))
