@@ -6,6 +6,7 @@ from torch import nn
 
 from benchmarks.torch_coresnet import coresnet18, coresnet50
 from benchmarks.torch_networks import TWINS as NETWORKS
+from benchmarks.torch_zoo import TWINS as ZOO
 
 
 class LeNet5(nn.Module):
@@ -115,4 +116,4 @@ class GoogLeNet(nn.Module):
 
 
 TWINS = {"lenet5": LeNet5, "vgg11": vgg11, "vgg16": vgg16, "resnet18": ResNet18, "googlenet": GoogLeNet,
-         "coresnet18": coresnet18, "coresnet50": coresnet50, **NETWORKS}
+         "coresnet18": coresnet18, "coresnet50": coresnet50, **NETWORKS, **ZOO}

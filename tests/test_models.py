@@ -23,7 +23,9 @@ COUNTS = {"lenet5": 62_006, "alexnet": 23_272_266, "vgg11": 9_231_114, "vgg13": 
           "resnet101": 42_512_970, "resnet152": 58_156_618, "coresnet18": 11_173_962, "coresnet50": 23_520_842,
           "coresnet101": 42_512_970, "coresnet152": 58_156_618, "resnet20": 269_722, "resnet56": 853_018,
           "googlenet": 6_166_250, "wrn28_10": 36_479_194, "resnext29_8x64d": 34_426_698, "densenet100_12": 769_162,
-          "densenet121": 6_956_298, "mobilenetv2": 2_236_682, "convnext_tiny": 27_824_362, "airbench94": 1_972_792}
+          "densenet121": 6_956_298, "mobilenetv2": 2_236_682, "convnext_tiny": 27_824_362, "airbench94": 1_972_792,
+          "preact_resnet18": 11_171_146, "senet18": 11_260_354, "mobilenet": 3_217_226, "shufflenet_g2": 887_582,
+          "dpn26": 11_574_842, "dla": 16_291_386, "resnext29_32x4d": 4_774_218, "unet": 31_038_218}
 
 
 SHIPPED = [name for name in models.list() if models._registry[name].__module__.startswith("models.")]
@@ -70,7 +72,8 @@ def test_option_a_shortcut_subsamples_and_pads():
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["lenet5", "vgg11", "vgg16", "resnet18", "googlenet", "resnet20", "densenet100_12",
-                                  "mobilenetv2", "convnext_tiny", "airbench94",
+                                  "mobilenetv2", "convnext_tiny", "airbench94", "preact_resnet18", "senet18",
+                                  "mobilenet", "shufflenet_g2", "dpn26", "dla", "resnext29_32x4d", "unet",
                                   *[pytest.param(name, marks=pytest.mark.slow)
                                     for name in ("resnet50", "resnext29_8x64d", "wrn28_10")]])
 def test_logits_equal_those_of_the_torch_twin(name, monkeypatch):
@@ -91,6 +94,7 @@ def test_logits_equal_those_of_the_torch_twin(name, monkeypatch):
     with torch.no_grad(), alpha.no_grad():
         for mode in (True, False):
             expected = theirs.train(mode)(tx).numpy()
+            expected = np.moveaxis(expected, 1, -1) if expected.ndim == 4 else expected
             assert_equal_at(ours.train(mode)(alpha.tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-4, name=f"{mode=}")
     for path, buffer in ours.named_buffers():
         assert_equal_at(buffer.numpy(), theirs.get_buffer(path).numpy(), rtol=1e-4, atol=1e-5, name=path)
@@ -131,7 +135,9 @@ def test_a_name_is_registered_once():
 
 
 @pytest.mark.parametrize("name, count", [("resnet18", 11_689_512), ("vgg16", 138_365_992), ("densenet121", 7_978_856),
-                                         ("mobilenetv2", 3_504_872), ("convnext_tiny", 28_589_128)])
+                                         ("mobilenetv2", 3_504_872), ("convnext_tiny", 28_589_128),
+                                         ("shufflenetv2", 2_278_604), ("regnet_x_400mf", 5_495_976),
+                                         ("regnet_y_400mf", 4_344_144), ("efficientnet_b0", 5_288_548)])
 def test_networks_for_large_images_have_the_parameters_of_the_papers(name, count, monkeypatch):
     monkeypatch.setattr(nn.init, "kaiming_uniform_", lambda t, **_: t)     # drawing 138 million numbers takes seconds
     net = models.create(name, num_classes=1000, stem="imagenet")
@@ -193,17 +199,59 @@ def test_names_and_shapes_are_torchvisions(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name, theirs", [("mobilenetv2", "mobilenet_v2"), ("convnext_tiny", "convnext_tiny"),
-                                          ("densenet121", "densenet121")])
+                                          ("densenet121", "densenet121"), ("shufflenetv2", "shufflenet_v2_x1_0"),
+                                          ("regnet_x_400mf", "regnet_x_400mf"), ("regnet_y_400mf", "regnet_y_400mf"),
+                                          ("efficientnet_b0", "efficientnet_b0")])
 def test_weights_of_torchvision_load(name, theirs, torchvision, monkeypatch):
     import torch
     monkeypatch.setattr(nn.init, "kaiming_uniform_", lambda t, **_: t)
+    torch.manual_seed(0)
     twin = getattr(torchvision.models, theirs)(num_classes=5).eval()
+    for path, buffer in twin.named_buffers():
+        if "running" in path:
+            torch.nn.init.uniform_(buffer, 0.5, 1.5)
     net = models.create(name, num_classes=5, stem="imagenet").eval()
     from_torch_state_dict(twin.state_dict(), net)
     x = np.random.default_rng(0).standard_normal((1, 64, 64, 3)).astype(np.float32)
     with torch.no_grad(), alpha.no_grad():
         expected = twin(torch.from_numpy(x.transpose(0, 3, 1, 2))).numpy()
         np.testing.assert_allclose(net(alpha.tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_vision_transformer_is_torchvisions(torchvision):
+    import torch
+    torch.manual_seed(0)
+    twin = torchvision.models.VisionTransformer(image_size=32, patch_size=4, num_layers=12, num_heads=3, hidden_dim=192,
+                                                mlp_dim=768, num_classes=10).eval()
+    for p in (twin.class_token, twin.heads.head.weight):    # zeros at first
+        torch.nn.init.normal_(p, std=0.05)
+    net = models.create("vit_tiny_4").eval()
+    assert {n for n, _ in twin.named_parameters()} == {n for n, _ in net.named_parameters()}
+    from_torch_state_dict(twin.state_dict(), net)
+    x = np.random.default_rng(0).standard_normal((2, 32, 32, 3)).astype(np.float32)
+    with torch.no_grad(), alpha.no_grad():
+        expected = twin(torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))).numpy()
+        np.testing.assert_allclose(net(alpha.tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("image_size, patch_size", [(30, 4), (4, 8), (32, 0)])
+def test_images_of_a_broken_number_of_patches_are_refused(image_size, patch_size):
+    with pytest.raises(ConfigError, match=f"images of {image_size} pixels a side hold no whole number of patches of "
+                                          f"{patch_size}\nhelp: pass an image_size that patch_size divides"):
+        models.create("vit_tiny_4", image_size=image_size, patch_size=patch_size)
+
+
+def test_unet_takes_maps_that_pools_cut():
+    net = models.create("unet", num_classes=3, in_channels=1, channels=4)
+    y = net(ops.randn((2, 37, 50, 1)))
+    assert y.shape == (2, 37, 50, 3)
+    ops.cross_entropy(y, alpha.tensor(np.arange(2 * 37 * 50).reshape(2, 37, 50) % 3)).backward()
+    assert [path for path, p in net.named_parameters() if p.grad is None] == []
+
+
+def test_width_of_mobilenet_scales_its_channels():
+    narrow = models.create("mobilenet", width=0.25)
+    assert narrow.conv1.weight.shape == (8, 3, 3, 3) and narrow.linear.weight.shape == (10, 256)
 
 
 def test_vgg_for_large_images_takes_a_map_of_7x7(monkeypatch):
@@ -215,7 +263,8 @@ def test_vgg_for_large_images_takes_a_map_of_7x7(monkeypatch):
         "classifier.0.weight", "classifier.3.weight", "classifier.6.weight"]
 
 
-@pytest.mark.parametrize("name", ["vgg16", "vgg19", "resnet18", "densenet121", "mobilenetv2", "convnext_tiny"])
+@pytest.mark.parametrize("name", ["vgg16", "vgg19", "resnet18", "densenet121", "mobilenetv2", "convnext_tiny",
+                                  "shufflenetv2", "regnet_y_400mf", "efficientnet_b0"])
 def test_an_unknown_stem_is_refused(name):
     with pytest.raises(ConfigError, match=r"stem is 'big', it can be 'small' or 'imagenet'\nhelp: pass one of these"):
         models.create(name, stem="big")
