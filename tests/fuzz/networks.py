@@ -23,7 +23,7 @@ from torch.nn import functional as TF
 
 import alpha
 from alpha import nn, ops
-from tests.fuzz._network_values import compare, expected_of, narrow, seen_by, values_of
+from tests.fuzz._network_values import compare, drawn_again, expected_of, narrow, seen_by, values_of
 
 SECONDS = 60
 SETTINGS: tuple[dict[str, Any], ...] = ({}, {"recompute": "none"}, {"recompute": "cheap"}, {"recompute": "full"},
@@ -317,10 +317,14 @@ def attempt(rng: random.Random, folder: pathlib.Path, device: str = "cpu") -> st
     ours.train()
     first = values_of(ours, step, x, labels, device)
     if not case.drawn:
-        compare(first, right, near, what)
+        def again() -> Any:
+            return drawn_again(theirs, x, labels)
+
+        compare(first, right, near, what, again)
         if device == "cpu":
             with alpha.config(cpu_kernels=False):
-                compare(values_of(ours, step, x, labels, device), right, near, f"without compiled kernels: {what}")
+                compare(values_of(ours, step, x, labels, device), right, near, f"without compiled kernels: {what}",
+                        again)
     captured = alpha.capture(step, ours)
     for which, settings in [(step, s) for s in SETTINGS] + [(captured, {})] * 5:
         with alpha.config(**settings):
