@@ -1,5 +1,7 @@
 """PyTorch twins of the families that benchmarks/torch_networks.py has not: the same names, PyTorch's own layers."""
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -32,7 +34,7 @@ class Classifier(nn.Module):
 
 
 def stages(make, blocks, channels_in, wide):
-    """layer1, layer2, ...: make(channels in, of the stage, stride) per block; the first of all but layer1 has stride 2."""
+    """layer1, layer2, ...: make(channels in, stage, stride, number) per block; the first has stride 2 but in layer1."""
     layers = {}
     for stage, count in enumerate(blocks):
         made = []
@@ -79,7 +81,7 @@ class Separable(nn.Module):
 
 def mobilenet():
     sizes = [32, 64, 128, 128, 256, 256, *[512] * 6, 1024, 1024]
-    blocks = [Separable(a, b, 2 if b > a > 32 else 1) for a, b in zip(sizes, sizes[1:])]
+    blocks = [Separable(a, b, 2 if b > a > 32 else 1) for a, b in pairwise(sizes)]
     return Classifier(1024, conv1=conv(3, 32, 3), bn1=nn.BatchNorm2d(32), layers=nn.Sequential(*blocks))
 
 

@@ -48,6 +48,11 @@ class DPN(nn.Module):
         num_classes: size of the output.
     """
 
+    layer1: nn.Module
+    layer2: nn.Module
+    layer3: nn.Module
+    layer4: nn.Module
+
     def __init__(self, blocks: tuple[int, ...], dense: tuple[int, ...], num_classes: int) -> None:
         self.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(64)

@@ -85,7 +85,7 @@ class EfficientNet(nn.Module):
 @register_model
 def efficientnet_b0(num_classes: int, stem: str = "small", dropout: float = 0.0) -> EfficientNet:
     """EfficientNet-B0 (Tan and Le, arXiv 1905.11946) for 32x32 images, without stochastic depth.
-    4,020,358 parameters with 10 classes. stem="imagenet" makes the paper's network for 224x224 images: 5,288,548 parameters
-    with 1,000 classes.
+    4,020,358 parameters with 10 classes. stem="imagenet" makes the paper's network for 224x224 images: 5,288,548
+    parameters with 1,000 classes.
     """
     return EfficientNet(num_classes, stem, dropout)

@@ -48,6 +48,11 @@ class PreActResNet(nn.Module):
         norm_first: whether batch norm and ReLU follow the first convolution.
     """
 
+    layer1: nn.Module
+    layer2: nn.Module
+    layer3: nn.Module
+    layer4: nn.Module
+
     def __init__(self, blocks: tuple[int, int, int, int], num_classes: int, reduction: int | None = None,
                  norm_first: bool = False) -> None:
         self.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)

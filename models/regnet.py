@@ -40,7 +40,7 @@ class RegNetBlock(nn.Module):
         parts: dict[str, nn.Module] = {"a": unit(in_channels, channels, 1),
                                        "b": unit(channels, channels, 3, stride, channels // group_width)}
         if gate:
-            parts["se"] = Gate(channels, int(round(gate * in_channels)))
+            parts["se"] = Gate(channels, round(gate * in_channels))
         parts["c"] = unit(channels, channels, 1, active=False)
         self.f = nn.Sequential(parts)
         self.projected = in_channels != channels or stride != 1
@@ -87,8 +87,8 @@ class RegNet(nn.Module):
 @register_model
 def regnet_x_200mf(num_classes: int, stem: str = "small") -> RegNet:
     """RegNetX-200MF (Radosavovic et al., arXiv 2003.13678): groups of 8 channels, for 32x32 images.
-    2,319,482 parameters with 10 classes. stem="imagenet" makes the paper's network for 224x224 images: 2,684,792 parameters
-    with 1,000 classes.
+    2,319,482 parameters with 10 classes. stem="imagenet" makes the paper's network for 224x224 images: 2,684,792
+    parameters with 1,000 classes.
     """
     return RegNet((24, 56, 152, 368), (1, 1, 4, 7), 8, num_classes, stem=stem)
 
@@ -96,8 +96,8 @@ def regnet_x_200mf(num_classes: int, stem: str = "small") -> RegNet:
 @register_model
 def regnet_x_400mf(num_classes: int, stem: str = "small") -> RegNet:
     """RegNetX-400MF (Radosavovic et al., arXiv 2003.13678): groups of 16 channels, for 32x32 images.
-    5,097,898 parameters with 10 classes. stem="imagenet" makes the paper's network for 224x224 images: 5,495,976 parameters
-    with 1,000 classes.
+    5,097,898 parameters with 10 classes. stem="imagenet" makes the paper's network for 224x224 images: 5,495,976
+    parameters with 1,000 classes.
     """
     return RegNet((32, 64, 160, 400), (1, 2, 7, 12), 16, num_classes, stem=stem)
 
@@ -105,7 +105,7 @@ def regnet_x_400mf(num_classes: int, stem: str = "small") -> RegNet:
 @register_model
 def regnet_y_400mf(num_classes: int, stem: str = "small") -> RegNet:
     """RegNetY-400MF (Radosavovic et al., arXiv 2003.13678): groups of 8 channels and gates, for 32x32 images.
-    3,907,554 parameters with 10 classes. stem="imagenet" makes the paper's network for 224x224 images: 4,344,144 parameters
-    with 1,000 classes.
+    3,907,554 parameters with 10 classes. stem="imagenet" makes the paper's network for 224x224 images: 4,344,144
+    parameters with 1,000 classes.
     """
     return RegNet((48, 104, 208, 440), (1, 3, 6, 6), 8, num_classes, gate=0.25, stem=stem)

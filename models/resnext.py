@@ -46,6 +46,10 @@ class ResNeXt29(nn.Module):
         num_classes: size of the output.
     """
 
+    layer1: nn.Module
+    layer2: nn.Module
+    layer3: nn.Module
+
     def __init__(self, channels: int, num_classes: int) -> None:
         self.conv1 = nn.Conv2d(3, 64, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(64)

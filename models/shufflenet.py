@@ -46,6 +46,10 @@ class ShuffleNet(nn.Module):
         num_classes: size of the output.
     """
 
+    layer1: nn.Module
+    layer2: nn.Module
+    layer3: nn.Module
+
     def __init__(self, channels: tuple[int, int, int], blocks: tuple[int, int, int], groups: int,
                  num_classes: int) -> None:
         self.conv1 = nn.Conv2d(3, 24, 1, bias=False)
@@ -106,6 +110,10 @@ class ShuffleNetV2(nn.Module):
     Raises:
         ConfigError: the stem is unknown.
     """
+
+    stage2: nn.Module
+    stage3: nn.Module
+    stage4: nn.Module
 
     def __init__(self, channels: tuple[int, int, int, int, int], num_classes: int, stem: str = "small") -> None:
         check_option("ShuffleNetV2", "stem", stem, STEMS)

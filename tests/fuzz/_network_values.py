@@ -76,7 +76,7 @@ def narrow(ours: nn.Module, step: Callable[..., Any], x: np.ndarray, labels: np.
 
 
 def drawn_again(model: Any, x: np.ndarray, labels: np.ndarray) -> list[tuple[dict[str, np.ndarray], ...]]:
-    """Returns (float32's values, float64's) for eight inputs that are an ulp of float32 away: how far float32 may be."""
+    """Returns (float32's values, float64's) of eight inputs an ulp of float32 away: how far float32 may be."""
     pairs = []
     for k in range(8):
         near_by = x * (1 + np.random.default_rng(k).uniform(-1, 1, x.shape) * 2.0**-23).astype(np.float32)
