@@ -22,7 +22,8 @@ runtime = pytest.importorskip("onnxruntime")
 
 LONG = ("coresnet101", "coresnet152", "resnet101", "resnet152", "resnet110", "wrn28_10", "densenet121", "resnet50",
         "coresnet50", "resnext29_8x64d", "resnet56", "densenet100_12", "convnext_tiny", "resnet34", "googlenet",
-        "vgg13", "vgg13_plain", "vgg16_plain", "vgg19", "vgg19_plain")   # layers of vgg11 and vgg16, once more
+        "vgg13", "vgg13_plain", "vgg16_plain", "vgg19", "vgg19_plain", "dpn92", "dpn26", "unet", "dla", "senet18",
+        "preact_resnet18", "regnet_x_400mf")   # layers of others, once more
 
 
 def trained(model: nn.Module) -> nn.Module:
