@@ -42,9 +42,9 @@ LONG := context or interop or training or (capture and not coconv) or benchmarks
 	or made_again or launches_wait or inference_fuses or (in_every_mode and image) or train_with or clock_decides \
 	or inference_branches or depend_on_the_plan or before_hopper or calibrate
 # All that needs a GPU is in tests/cuda: the other files need not be imported to know it.
-EMULATED := $(BIN)/python -m pytest -q -n 2 --dist worksteal -p tests.emulator.plugin --ignore-glob='tests/test_*.py'
+EMULATED := $(BIN)/python -m pytest -q -n 2 --dist worksteal -p emulator.plugin --ignore-glob='tests/test_*.py'
 test-emulated: .venv/.test ## without a GPU: the emulated driver, and the CUDA suite on it with every access checked
-	$(BIN)/python -m tests.emulator.install_pycuda
+	$(BIN)/python -m emulator.install_pycuda
 	$(EMULATED) -m emulator $(ARGS)
 	ALPHA_EMULATED_CHECKED=1 ALPHA_EMULATED_SEED=1 $(EMULATED) -m cuda -k "not ($(LONG))" $(ARGS)
 	ALPHA_EMULATED_CHECKED=off $(EMULATED) -m cuda -k "$(LONG)" $(ARGS)
