@@ -13,6 +13,7 @@ import pytest
 
 from alpha.cuda import lazy
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = {".py": 400, ".cpp": 400, ".hpp": 400, ".cu": 400, ".cuh": 400}
 MAX_FUNCTION_LINES = 60

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("alpha", "benchmarks", "models", "train", "docs", "emulator", "tests")
 TEXTS = sorted(p for room in ROOMS for p in (ROOT / room).rglob("*")

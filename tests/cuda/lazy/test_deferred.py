@@ -23,7 +23,8 @@ from tests.cuda.process import COUNTS_LIVE
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
-SHAPES = [(2, 8), (3, 5, 3, 24), (700, 16), (5, 264), (3, 1032), (2100, 8), (127, 72)]
+SHAPES = [(2, 8), (3, 5, 3, 24), (700, 16), (5, 264), pytest.param((3, 1032), marks=pytest.mark.long), (2100, 8),
+          (127, 72)]
 BOUND_OF_FP32 = 2e-6  # docs/numerics.md promises it of a product
 
 
@@ -224,6 +225,7 @@ def test_what_planes_do_not_hold_stays_float32(name, launches):
     assert np.array_equal(dx, np.where(without_tensor_cores(norm.call) > 0, g.numpy(), 0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 2.0 ** 60])
 def test_special_values_pass(value):
     """In one channel of the input, whose statistics they spoil; and in a residual, element by element."""

@@ -82,6 +82,7 @@ def test_what_planes_do_not_hold_stays_float32(name: str) -> None:
     assert raw.tobytes() == wanted.tobytes() == y.numpy().tobytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 2.0 ** 60])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -109,6 +109,7 @@ def test_what_cannot_be_read_is_refused(dtype, reads, text):
             call()
 
 
+@pytest.mark.long
 def test_flags_are_counted():
     before = flagged_count()
     for name in ("outlier", "small outlier", "zeros"):

@@ -226,6 +226,7 @@ def test_a_check_for_nan_runs_the_same_passes() -> None:
     assert equal(both(run, normal(*SHAPE), normal(*SHAPE, seed=1), dtype="bfloat16")[0][0], plain[0])
 
 
+@pytest.mark.long
 def test_capture_repeats_the_bits() -> None:
     x = alpha.tensor(normal(*SHAPE), device="cuda").astype("bfloat16")
     s = alpha.tensor(normal(32, seed=1), device="cuda").astype("bfloat16").requires_grad_()
@@ -285,6 +286,7 @@ def test_dropout_goes_on_in_a_recording() -> None:
     assert not equal(found[0][3], found[0][4])
 
 
+@pytest.mark.long
 def test_long_chains_and_those_of_many_arrays_are_cut(launches) -> None:
     def run(*xs):
         with alpha.no_grad():

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cuda.process import PRELUDE, ROOT, run
 
-pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("all is in other processes")]
+pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("all is in other processes"), pytest.mark.long]
 
 PACK = """
 import sys
