@@ -1,4 +1,4 @@
-"""Kernels that steps of shipped networks launch on an H100: a golden file per network and precision, made without a GPU.
+"""Kernels that steps of shipped networks launch on an H100, a golden file per network and precision; without a GPU.
 
     python -m tests.golden_launches [NETWORK ...]             # compares, and shows where launches are others
     python -m tests.golden_launches [NETWORK ...] --write     # after a change that is meant: review the diff
