@@ -22,8 +22,8 @@ EXTRAS = {
     "bench": ["torch>=2.1", "matplotlib>=3.7", "onnx>=1.15", "onnxruntime>=1.17"],
 }
 
-# Users have the emulated driver as alpha.testing.emulator; its own tests and their kernels stay here.
-EMULATOR = {"alpha.testing.emulator": "tests/emulator"} if (ROOT / "tests" / "emulator").is_dir() else {}
+# Users have emulator/ as alpha.testing.emulator, so that no other package of that name is hidden.
+EMULATOR = {"alpha.testing.emulator": "emulator"} if (ROOT / "emulator").is_dir() else {}
 # The pages that messages name are alpha/docs in an installation.
 BESIDE = {**EMULATOR, **({"alpha.docs": "docs"} if (ROOT / "docs").is_dir() else {})}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,15 +21,31 @@ settings.load_profile("alpha")
 for op in registry.values():
     op.checked = True  # what our own implementations return is looked at in tests alone
 
-CUDA = Path(__file__).parent / "cuda"
+TESTS = Path(__file__).resolve().parent
+WHOLE_FILES = ("cuda", "emulator", "kernels")  # no test has these marks but where its file names them
 gc.disable()  # while tests are collected: thousands of objects are made, and none is garbage
 
 
+def nothing_chosen(text: str, markexpr: str) -> bool:
+    """Returns whether -m chooses no test of a file with this text.  Only "a and not b" is understood, of any length."""
+    if "(" in markexpr or " or " in markexpr:
+        return False
+    own = re.findall(r"mark\.(\w+)", "".join(re.findall(r"^pytestmark = .*\n(?: .*\n)*", text, re.MULTILINE)))
+    words = markexpr.split(" and ")
+    return any(word[4:] in own if word.startswith("not ") else word in WHOLE_FILES and f"mark.{word}" not in text
+               for word in words)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """All in tests/cuda needs a GPU: where such tests are left out, the files need not be imported to know it."""
-    left_out = collection_path == CUDA and "not cuda" in config.getoption("markexpr")
-    explicit = any(Path(arg.partition("::")[0]).resolve().is_relative_to(CUDA) for arg in config.args)
-    return True if left_out and not explicit else None
+    """Files of which -m chooses no test are not imported to know it, unless a file or folder of tests is asked for."""
+    path, markexpr = collection_path, config.getoption("markexpr")
+    args = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
+    if any(arg != TESTS and arg.is_relative_to(TESTS) and (path.is_relative_to(arg) or arg.is_relative_to(path))
+           for arg in args):
+        return None
+    if path == TESTS / "cuda":
+        return True if "not cuda" in markexpr else None
+    return True if path.name.startswith("test_") and nothing_chosen(path.read_text(), markexpr) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,7 +70,10 @@ def fixed_seed() -> None:
     np.random.seed(0)
 
 
-@pytest.fixture(params=["compiled", "numpy"])
+BOTH_WAYS = pytest.mark.same_without_kernels("make test runs it both ways")
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=BOTH_WAYS) for kind in ("compiled", "numpy")])
 def cpu_kernels(request: pytest.FixtureRequest):
     """Runs a test twice: with the compiled CPU kernels and with NumPy alone."""
     with config(cpu_kernels=request.param == "compiled"):

@@ -106,9 +106,9 @@ def main(argv: list[str]) -> int:
     if any(logs.iterdir()):
         raise SystemExit(f"memcheck: {logs} is not empty\nhelp: name a new folder after --logs")
     worker = shlex.join(sanitizer(logs))
-    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "-p", "tests.memcheck", "--ignore-glob=tests/test_*.py",
-               "-m", "cuda and not slow and not torch", "--dist", "worksteal",
-               "--tx", f"{args.workers}*popen//python={worker}", *rest]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "-p", "tests.memcheck", "-m",
+               "cuda and not slow and not torch", "--dist", "worksteal", "--tx",
+               f"{args.workers}*popen//python={worker}", *rest]
     outer = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_XDIST")}  # of a run around
     environment = {**outer, UNTIL: str(time.time() + 60 * args.minutes), LOGS: str(logs)}
     status = subprocess.run(command, cwd=ROOT, env=environment).returncode

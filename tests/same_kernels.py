@@ -16,7 +16,7 @@ import os
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -72,14 +72,20 @@ def shown(value: Any) -> str:
     return "P" if value is not None else "null"
 
 
-def launches(arch: str, cases: list[str]) -> list[str]:
+def in_full(kernel: Kernel, grid: Any, values: tuple[Any, ...]) -> str:
+    """Returns the line of a launch: its kernel, its sizes and its arguments."""
+    return (f"{kernel.unit.source.name} {kernel.entry} {dict(kernel.unit.defines)} {grid} {kernel.block} "
+            f"{kernel.shared} {' '.join(map(shown, values))}")
+
+
+def launches(arch: str, cases: list[str], line_of: Callable[[Kernel, Any, tuple[Any, ...]], str] = in_full
+             ) -> list[str]:
     """Returns a line for each launch of a training step of MODEL:PRECISION:BATCH, and of an evaluation behind it."""
     lines: list[str] = []
     launch = Kernel.__call__
 
     def noted(kernel: Kernel, grid: Any, *values: Any) -> None:
-        lines.append(f"{kernel.unit.source.name} {kernel.entry} {dict(kernel.unit.defines)} {grid} {kernel.block} "
-                     f"{kernel.shared} {' '.join(map(shown, values))}")
+        lines.append(line_of(kernel, grid, values))
         launch(kernel, grid, *values)
 
     def program() -> None:

@@ -17,7 +17,7 @@ from train import cifar  # noqa: E402
 from train.config import parse  # noqa: E402
 from train.data import load  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.same_without_kernels("kernels are called by programs that it starts")]
 
 SHORT = ["--device", "cpu", "--epochs", "2", "--batch-size", "64", "--label-smoothing", "0.1"]
 

@@ -18,6 +18,7 @@ from alpha.ops.algorithms.tile_transform import PAIRS, WINOGRAD_ERRORS, Winograd
 from tests.conv_cases import Case, small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 
+pytestmark = pytest.mark.same_without_kernels("it tests what is written in NumPy")
 TILES = [Winograd(m, r) for m, r in WINOGRAD_ERRORS]
 MAPS = [(1, 1), (2, 3), (4, 4), (5, 9), (8, 7), (13, 12), (3, 13)]
 

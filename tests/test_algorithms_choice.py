@@ -17,6 +17,7 @@ from benchmarks.algorithms import judged
 from benchmarks.environment import RESULTS
 from benchmarks.results import Row, read
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROWS = judged([row for folder in ("amd_epyc_2core", "intel_xeon_2core")
                for row in read(RESULTS / folder / "algorithms.jsonl")], WORKSPACE_MIB * MIB)
 SETS = {"cpu16": 60, "cpu8": 60, "cpu16_intel": 80, "cpu8_intel": 50}   # least cells; 16 lanes: AVX-512

@@ -1,10 +1,12 @@
 """Memory in one range: what is taken and added is what is free, the best fit is found; lives are packed densely."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alpha.lifetimes import Life, Runs, pack
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 SIZE = 120
 
 

@@ -13,6 +13,7 @@ from alpha.errors import ConfigError, DataError, DTypeError, ShapeError
 from alpha.ops.augment import WORDS_PER_IMAGE
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")
 COUNT = 50
 LABELS = np.arange(COUNT, dtype=np.int64)
 # Pixel (row, column) of every image holds (row + 1, column + 1, image + 1), so 0 can only be padding.

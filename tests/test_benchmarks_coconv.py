@@ -13,7 +13,7 @@ from benchmarks import coconv, cpu_timing, results
 from benchmarks.coconv import CoShape
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.same_without_kernels("kernels are called by programs that it starts")]
 
 TINY = CoShape(32, 6, 8, 16, 4)
 

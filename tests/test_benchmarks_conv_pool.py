@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 from benchmarks import conv_pool, results
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.same_without_kernels("kernels are called by programs that it starts")]
 
 
 def test_a_layer_is_measured(tmp_path, monkeypatch, capsys):

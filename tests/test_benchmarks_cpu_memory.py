@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import cpu_memory, results
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
 
 @pytest.mark.torch
 def test_rows_and_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

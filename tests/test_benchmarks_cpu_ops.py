@@ -12,7 +12,7 @@ from alpha.config import config
 from benchmarks import cpu_ops
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.same_without_kernels("kernels are called by programs that it starts")]
 
 
 @pytest.mark.parametrize("name", cpu_ops.cases(torch))

@@ -14,6 +14,7 @@ from benchmarks.bandwidth_jobs import FAMILIES
 from benchmarks.shapes import SHAPES, bar, waves
 from train import cifar
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 BY_NAME = {shape.name: shape for shape in SHAPES}
 
 

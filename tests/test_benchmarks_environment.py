@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import environment
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
 
 def test_the_gpu_that_programs_see_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"

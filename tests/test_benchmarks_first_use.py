@@ -12,6 +12,8 @@ from alpha.build import cache_dir
 from alpha.errors import CompileError
 from benchmarks import first_use, performance
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
 
 def test_a_first_step_is_timed_from_the_start_of_its_process() -> None:
     pytest.importorskip("sklearn")

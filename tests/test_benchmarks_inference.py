@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime")
 
 from benchmarks import inference  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.same_without_kernels("kernels are called by programs that it starts")]
 
 
 def test_a_row_has_all_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import networks, results
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.same_without_kernels("kernels are called by programs that it starts")]
 
 
 def row(configuration: str, theirs: float, model: str = "mobilenetv2", peak: float | None = 90.0) -> dict:

@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks import process
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
 
 def test_pytorch_is_held_to_the_vectors_that_alpha_is_held_to(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[dict[str, str]] = []

@@ -17,7 +17,7 @@ pytest.importorskip("sklearn")
 
 from benchmarks import sparsity  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.same_without_kernels("kernels are called by programs that it starts")]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:

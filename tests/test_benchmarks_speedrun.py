@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("torch")
 from benchmarks import results, speedrun
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
 
 def test_warm_up_and_training_are_told_apart() -> None:
     found = speedrun.figures({"epochs": [5.0, 1.0, 1.5, 1.0], "result": 12.0})

@@ -11,6 +11,8 @@ from alpha.errors import ConfigError
 from benchmarks import trees
 from benchmarks.process import ROOT
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
 
 def test_the_interval_is_that_of_the_order():
     values = [float(k) for k in range(15)]

@@ -16,6 +16,7 @@ from alpha.build import build, cache_dir, compilers, written
 from alpha.config import config
 from alpha.errors import CompileError, ConfigError
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 FLAGS = ("-O0", "-fPIC")
 
 

@@ -14,6 +14,7 @@ from benchmarks import calibrate
 from benchmarks.calibrate import FIELDS, Timed, constants_off, fit, off
 from benchmarks.environment import RESULTS
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 TRUE = H100._replace(clock_ghz=1.9, launch_us=2.2, latency_us=0.8, dram=3.7e6, l2=6e6)
 
 

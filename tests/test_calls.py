@@ -17,6 +17,7 @@ from alpha.errors import AlphaError, ArgumentError, ConfigError, DTypeError, Not
 from alpha.inputs.arguments import bound, checked
 from alpha.op import op
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 LAYERS = sorted(name for name, cls in vars(nn).items() if isinstance(cls, type) and issubclass(cls, nn.Module))
 
 

@@ -16,6 +16,7 @@ from alpha import checkpoint, ops
 from alpha.checkpoint import own
 from alpha.errors import CheckpointError
 
+pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")
 DAY = 24 * 3600
 METADATA = {"model": "lenet5", "step": 7, "loss": 0.1, "nested": {"a": [1, None, True]}, "sha256": "0" * 64}
 

@@ -29,6 +29,8 @@ from tests.cifar_files import (
 from train import cifar, pickles
 from train.data import load
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 def refusal(name, path):
     with pytest.raises(DataError) as caught:

@@ -16,6 +16,7 @@ from alpha import __main__ as command
 from alpha import start
 from train.__main__ import main as train_main
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ["--dataset", "digits", "--max-steps", "1", "--batch-size", "8", "--val-size", "0", "--device", "cpu"]
 SCRIPT = """import sys

@@ -16,7 +16,7 @@ from benchmarks.configurations import settled, usual
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")  # reads torch.cuda when it is first imported, which tests replace
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.same_without_kernels("kernels are called by programs that it starts")]
 
 EAGER = ["torch_nchw", "torch_nhwc"]
 

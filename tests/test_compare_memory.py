@@ -14,6 +14,7 @@ from benchmarks import environment, plots
 from benchmarks.memory_account import of_alpha
 from benchmarks.sides import AlphaSide, image_batches
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 PNG = b"\x89PNG"
 
 

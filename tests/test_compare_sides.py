@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch")
 from benchmarks.compare import with_weights_of  # noqa: E402
 from benchmarks.sides import LOSS_SCALE, AlphaSide, TorchSide, image_batches  # noqa: E402
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
 
 def test_fp16_has_a_scaled_loss() -> None:
     """And the losses of fp32, as its bounds allow."""

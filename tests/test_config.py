@@ -10,6 +10,7 @@ import pytest
 from alpha.config import VARIABLES, Config, config
 from alpha.errors import ConfigError
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 DOC = Path(__file__).resolve().parent.parent / "docs" / "env_vars.md"
 
 

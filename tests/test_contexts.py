@@ -20,6 +20,8 @@ from alpha.config import Config, config
 from alpha.errors import ConfigError, GraphError
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 # (enters a block, what is in force, in the block, outside)
 KINDS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], Any], Any, Any]] = {
     "precision": (lambda: alpha.precision("fp16"), lambda: config.precision, "fp16", config.precision),

@@ -10,6 +10,7 @@ from alpha.errors import ShapeError
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 from tests.conv_cases import CASES, small_cases
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 GEOMETRY = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
 
 

@@ -17,7 +17,7 @@ from benchmarks.rounds import Side
 from benchmarks.shapes import PAPER, PASSES, ConvShape, moved_bytes, network_shapes, paper, table2_flops
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.same_without_kernels("kernels are called by programs that it starts")]
 
 TINY = ConvShape("tiny", 3, 6, 8, 12, 3, 1, 2)
 CEILINGS = {"matmul_tflops": 1.0, "copy_gb_per_s": 1e6}

@@ -20,7 +20,8 @@ from alpha.cpu.elementwise import FEW
 from alpha.cpu.shape import copy_box
 from tests.op_checks import floats
 
-pytestmark = pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here")
+pytestmark = [pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here"),
+              pytest.mark.same_without_kernels("it tests the compiled kernels, which it turns on")]
 
 
 @pytest.fixture(autouse=True)

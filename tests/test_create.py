@@ -10,6 +10,7 @@ from alpha import ops, random
 from alpha.errors import ConfigError, DeviceError, DTypeError, ShapeError
 from tests.op_checks import is_contiguous, refused
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")
 
 

@@ -14,6 +14,7 @@ from alpha.ops.conv_desc import ConvDesc
 from benchmarks.environment import RESULTS
 from benchmarks.results import Row, latest, read
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 KEY = "cell", "n", "pass", "units"
 ROWS = [row for row in latest(read(RESULTS / "h200" / "algorithms.jsonl"), KEY) if "ms" in row]
 

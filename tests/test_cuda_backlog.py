@@ -18,6 +18,8 @@ from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import CompileError, DeviceError
 from tests.fake_cuda import DriverError, Function, declared, toolchain  # noqa: F401  fixtures
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 @pytest.fixture
 def order(monkeypatch) -> list:

@@ -1,7 +1,8 @@
 """Every CUDA kernel compiles for every architecture that alpha serves: no warning, and no register spilled.
 
     make test-kernels                          # all of them: marker `kernels`, which pytest leaves out by default
-    make test-kernels ARGS="-k 'not rest'"     # each for the first architecture that it serves, float16 as bfloat16
+    make test-kernels ARGS='-m "kernels and not rest"'     # each for the first architecture that it serves, float16 as
+                                                           # bfloat16
 
 The kernels that test the emulated driver do too. It needs nvcc and no GPU. What passed is in the cache of compiled
 kernels, so that only what changed is compiled again.
@@ -21,6 +22,7 @@ from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import CompileError
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 EMULATOR = Path(__file__).parent / "emulator" / "kernels"
 STRICT_NVCC = str(Path(__file__).with_name("strict_nvcc.py"))
 HOPPER = ("-gencode", "arch=compute_90a,code=sm_90a")
@@ -70,7 +72,8 @@ def compilations() -> list:
             parts = {"rest": HOPPER if only_hopper else (*FIRST, *REST)}
         else:
             parts = {"sm_90a": HOPPER} if only_hopper else {"sm_80": FIRST, "rest": REST}
-        found += [pytest.param(unit, flags, id=f"{part}-{name}", marks=pytest.mark.kernels)
+        found += [pytest.param(unit, flags, id=f"{part}-{name}",
+                               marks=[pytest.mark.kernels, *([pytest.mark.rest] if part == "rest" else [])])
                   for part, flags in parts.items()]
     return found
 

@@ -18,6 +18,7 @@ from alpha.cuda.runtime.context import context
 from alpha.errors import ConfigError
 from tests.conv_cases import square
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 HOME = Path(alpha.__file__).parent / "cuda"
 
 

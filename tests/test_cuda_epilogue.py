@@ -7,6 +7,7 @@ import pytest
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.memory import Array
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 BIAS = Array(None, 256, (8,), "float32", 8, 32)
 
 

@@ -24,6 +24,7 @@ from alpha.errors import AlphaError, CompileError, DeviceError
 from tests.fake_cuda import DriverError, declared, toolchain  # noqa: F401  fixtures
 from tests.fake_nvcc import install
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROOT = Path(__file__).resolve().parent.parent
 
 

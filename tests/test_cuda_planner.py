@@ -14,6 +14,8 @@ from alpha.errors import AlphaError
 from alpha.ops.conv_desc import ConvDesc
 from tests.conv_cases import square
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch):

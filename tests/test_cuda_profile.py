@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import cuda_profile as profile
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 METRICS = [metric for metric, _ in profile.METRICS.values()]
 UNITS = ["ns", "%", "%", "%", "%", "cycle", "cycle", "byte", "byte"]
 SIN = "void at::vectorized_elementwise_kernel<4, at::sin_kernel_cuda>"

@@ -23,6 +23,7 @@ from benchmarks.results import Row, latest, read
 from benchmarks.shapes import NARROW, SHAPES
 from tests.conv_cases import square
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 CANDIDATES = {(c.pass_name, c.name): c for p in planner.PASSES for c in planner.candidates(p)}
 
 

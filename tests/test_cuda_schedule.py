@@ -16,6 +16,7 @@ from tests.coconv_cases import oracle
 from tests.conv_cases import CASES, small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 TILES = (((8, 4, 2), 1), ((8, 4, 2), 3), ((128, 128, 16), 1), ((128, 128, 4), 40))  # rows, columns, k of a slab; split
 
 

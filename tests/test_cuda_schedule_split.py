@@ -13,6 +13,7 @@ from benchmarks.shapes import SHAPES
 from tests.conv_cases import square
 from tests.cuda.conv.checks import cut_into
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 SUMS = [(3, 288), (5, 192), (2, 100), (4, 7), (1, 0)]
 
 

@@ -30,6 +30,7 @@ from benchmarks.shapes import SHAPES
 from tests.conv_cases import CASES, small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 SMALL = (*small_cases(), square("rows of 24", 3, 5, 24, 16, 3, 1, 1), square("rows of 16", 3, 7, 16, 16, 5, 2, 2),
          square("rows of 80", 2, 4, 80, 48, 2, 2), square("dilated", 2, 7, 16, 16, 3, 1, 2, 2),
          replace(square("dilated as strided", 2, 9, 48, 16, 3, 1, 0, 2), stride=(2, 2)),

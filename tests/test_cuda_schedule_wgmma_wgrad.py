@@ -17,6 +17,7 @@ from benchmarks.shapes import SHAPES
 from tests.conv_cases import small_cases, square
 from tests.conv_oracle import conv_wgrad_padded
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 HEAD = len(UNIT_FIELDS)
 TILINGS = (Tiling(128, 64, 1, 132, 0.4), Tiling(64, 64, 4, 7, 0.4), Tiling(128, 64, 3, 3, 100.0),
            Tiling(128, 32, 3, 40, 1e-3), Tiling(192, 64, 3, 7, 0.4), Tiling(256, 64, 1, 132, 0.4),

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROOT = Path(__file__).resolve().parent.parent
 MOST_FILES, MOST_BESIDE = 8, 12  # those of the walk; what a debugger steps into besides: checks, memory, tensor maps
 

@@ -17,6 +17,8 @@ from tests.cifar_files import FILES, check_read, write_archive, write_folder
 from train import cifar
 from train.data import CIFAR10_STATISTICS, _digits_table, load
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 def test_digits():
     data = load("digits")

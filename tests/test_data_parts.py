@@ -20,6 +20,7 @@ from alpha.data import (
 from alpha.errors import AlphaError, ArgumentError, DataError
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 IMAGES = np.zeros((10, 2, 2, 1), np.uint8)
 X, Y = np.arange(20, dtype=np.float32).reshape(10, 2), np.arange(10)
 

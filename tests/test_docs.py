@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import performance
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -21,6 +21,8 @@ from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import DeviceError, message
 from tests.fake_nvcc import install
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 def no_pycuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the CUDA device one that is not there, whatever this machine has."""

@@ -17,6 +17,7 @@ from alpha.inputs import registry as names
 from alpha.op import registry
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 TRIPLE = '''
 from alpha.op import op
 

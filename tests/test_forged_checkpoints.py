@@ -10,6 +10,8 @@ from alpha.checkpoint import tensors_file
 from alpha.errors import CheckpointError
 from tests.forged import forged, header_of, with_digest, with_header
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
 
 def saved(path):
     checkpoint.save(path, {"weight": np.ones((3,), np.float32)}, {"scale": 1.0})

@@ -23,6 +23,7 @@ from train.config import parse
 from train.session import Session, find
 from train.stored import environment, load
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 Edit = Callable[[Any], Any]
 
 

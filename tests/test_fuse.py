@@ -9,6 +9,7 @@ import pytest
 from alpha.fuse.chain import Function, Leaf, Value, gather, keep, made_again, recipe_of
 from alpha.fuse.equation import Equation
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 WHOLE, COLUMN = "whole", "column"
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.fuzz.__main__ import targets
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 ROOT = Path(__file__).resolve().parent.parent
 ATTEMPTS = 60
 

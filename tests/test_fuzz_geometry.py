@@ -12,6 +12,8 @@ from alpha import ops
 from alpha.config import config
 from tests.fuzz.geometry import attempt
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
 
 def test_random_geometries_agree_or_are_refused_twice(tmp_path: Path) -> None:
     ends = [attempt(random.Random(seed), tmp_path) for seed in range(300)]

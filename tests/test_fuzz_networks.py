@@ -14,6 +14,8 @@ from alpha import config, ops
 from alpha.graph import grad_enabled
 from tests.fuzz import networks
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
 
 def test_random_networks_are_pytorchs(tmp_path: Path) -> None:
     seen = " ".join(networks.attempt(random.Random(seed), tmp_path) for seed in range(12))

@@ -9,6 +9,8 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.errors import AlphaError, ArgumentError, DTypeError, OutOfMemoryError, ShapeError
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 def test_nonzero_of_a_scalar_is_as_in_pytorch() -> None:
     assert ops.nonzero(alpha.tensor(3.0)).shape == (1, 0)

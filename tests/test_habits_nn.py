@@ -336,6 +336,7 @@ def test_messages(call: Any, error: type, text: str) -> None:
         call()
 
 
+@pytest.mark.same_without_kernels("make test runs it both ways")
 @pytest.mark.parametrize("native", [True, False], ids=["compiled", "numpy"])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("kept", [0, 1, 3])

@@ -15,6 +15,8 @@ from alpha import nn, ops
 from alpha.config import config
 from alpha.ops.shape import take
 
+pytestmark = pytest.mark.same_without_kernels("make test runs it both ways")
+
 
 @pytest.fixture(params=[True, False], ids=["compiled", "numpy"], autouse=True)
 def kernels(request):

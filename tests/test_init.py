@@ -10,6 +10,8 @@ from alpha import nn, ops
 from alpha.errors import ConfigError, ShapeError
 from alpha.nn import init
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 def test_fans_of_our_layouts():
     assert init.fans((64, 3, 5, 16)) == (3 * 5 * 16, 3 * 5 * 64)

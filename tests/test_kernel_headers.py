@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 HOME = Path(__file__).resolve().parents[1] / "alpha" / "cuda"
 SOURCES = sorted(HOME.rglob("*.cu"))
 HEADERS = sorted(HOME.rglob("*.cuh"))

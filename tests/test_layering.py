@@ -13,6 +13,7 @@ import pytest
 
 from alpha.cuda import lazy
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = {".py": 400, ".cpp": 400, ".hpp": 400, ".cu": 400, ".cuh": 400}
 MAX_FUNCTION_LINES = 60
@@ -93,6 +94,7 @@ MAY_IMPORT = {
     "alpha.start": {"alpha.errors"},
     "alpha.doctor": {"alpha", "train"},      # the latter for build-kernels --model
     "alpha.__main__": {"alpha"},  # it finds train and benchmarks by name, where they are
+    "emulator": {"emulator", "alpha.build", "alpha.errors", "alpha.cuda.runtime"},
     "models": {"models", "alpha"},
     "train": {"train", "models", "alpha"},
     "benchmarks": {"benchmarks", "train", "models", "alpha", "tests"},
@@ -113,7 +115,7 @@ READS_THE_GRAPH = {
 READS_DERIVED = ("alpha.cuda", "alpha.cuda.runtime.memory")
 # Package -> the only files that may name it.
 ONLY_IN = {
-    "pycuda": ("alpha/cuda/", "tests/emulator/"),
+    "pycuda": ("alpha/cuda/", "emulator/", "tests/emulator/"),
     "torch": ("alpha/checkpoint/torch_state.py", "tests/", "benchmarks/"),
     "torchvision": ("train/data.py", "tests/"),
     "pickle": ("benchmarks/digits_archive.py", "tests/"),  # which only write: nothing is ever unpickled
@@ -127,7 +129,7 @@ ONLY_IN = {
 
 
 def python_files() -> list[Path]:
-    rooms = ("alpha", "models", "train", "benchmarks", "tests")
+    rooms = ("alpha", "models", "train", "benchmarks", "emulator", "tests")
     return sorted(p for room in rooms for p in (ROOT / room).rglob("*.py"))
 
 

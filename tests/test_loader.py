@@ -19,6 +19,7 @@ from alpha.errors import ConfigError, DataError
 from tests.loader_sets import IMAGES, LABELS, Draws, Items, noisy
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")
 MEAN, STD = np.array([0.25, 0.5, 0.75], np.float32), np.array([0.5, 0.25, 1.0], np.float32)
 SETTINGS: dict[str, Any] = dict(shuffle=True, seed=3, augment="crop=2,flip,cutout=4", mean=MEAN, std=STD)
 

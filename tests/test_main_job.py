@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 ROOT = Path(__file__).resolve().parent.parent
 
 

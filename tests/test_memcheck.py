@@ -11,7 +11,8 @@ import pytest
 
 from tests import memcheck
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="the script is for a POSIX shell")
+pytestmark = [pytest.mark.skipif(os.name != "posix", reason="the script is for a POSIX shell"),
+              pytest.mark.same_without_kernels("it calls no compiled kernel")]
 SANITIZER = """#!/bin/sh
 while [ "${1#--}" != "$1" ]; do
   [ "$1" = --log-file ] && log=$2

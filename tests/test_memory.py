@@ -13,6 +13,8 @@ from alpha.config import config
 from alpha.cpu import memory
 from alpha.cpu.memory import LINE, SMALL, Pool, Range, Runs, empty
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:

@@ -15,7 +15,8 @@ from alpha.cpu import native, native_update
 from alpha.ops.conv_desc import ConvDesc
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 
-pytestmark = pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here")
+pytestmark = [pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here"),
+              pytest.mark.same_without_kernels("it tests the compiled kernels, which it turns on")]
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,8 @@ from alpha.build import compilers
 from alpha.config import config
 from alpha.cpu import native, native_check
 
-pytestmark = pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here")
+pytestmark = [pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here"),
+              pytest.mark.same_without_kernels("it tests the compiled kernels, which it turns on")]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,8 @@ from alpha.build import compilers
 from alpha.config import config
 from alpha.cpu import native, native_update
 
-pytestmark = pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here")
+pytestmark = [pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here"),
+              pytest.mark.same_without_kernels("it tests the compiled kernels, which it turns on")]
 SIZES = (1, 37, 20_011)
 STEPS = 4
 

@@ -17,6 +17,7 @@ from alpha import nn, ops, optim
 from alpha.errors import AlphaError, ConfigError
 from alpha.tensor import Tensor
 
+pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 

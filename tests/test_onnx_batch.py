@@ -16,6 +16,7 @@ from alpha import nn
 from alpha.tensor import Tensor
 from tests.test_onnx import first
 
+pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 

@@ -14,6 +14,7 @@ from alpha.errors import DeviceError, DTypeError, GraphError, ShapeError
 from alpha.op import Spec, registry
 from tests.op_checks import is_contiguous, refused
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 

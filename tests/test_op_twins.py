@@ -81,6 +81,7 @@ def test_values_and_gradients_of_both_orders(name: str, data: Any) -> None:
 
 @pytest.mark.torch    # some twins are drawn for what PyTorch has
 @settings(max_examples=4)
+@pytest.mark.same_without_kernels("make test runs it both ways")
 @pytest.mark.parametrize("kernels", [True, False], ids=["compiled", "numpy"])
 @pytest.mark.parametrize("name", TWINS)
 @given(data=st.data())
@@ -112,6 +113,7 @@ def called_by_twins() -> set[str]:
 
 
 @pytest.mark.torch
+@pytest.mark.same_without_kernels("it calls no compiled kernel")
 def test_no_op_is_left_out() -> None:
     pytest.importorskip("torch")
     called = called_by_twins()

@@ -18,6 +18,8 @@ from alpha.packed import Pack, serving
 from tests.fake_cuda import declared, toolchain  # noqa: F401  fixtures
 from tests.fake_nvcc import install
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:

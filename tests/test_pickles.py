@@ -14,6 +14,7 @@ from tests.cifar_files import files_of, images_of, python2_batch, tar_of
 from train import cifar, pickles
 from train.data import load
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 VALUES = [None, True, False, 0, 255, 256, 65536, -1, 1 << 40, -(1 << 63), 1.5, "", "kind", "é", b"", b"\x00\xff",
           [1, [2, 3]], (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), {"a": 1, "b": [b"c"]}, {1: 2, b"k": "v"},
           "x" * 70_000, b"\xfe" * 70_000, list(range(1000))]

@@ -22,6 +22,7 @@ from alpha.gradcheck import assert_equal_at, gradcheck
 from alpha.op import op, registry
 from tests.op_checks import floats, leaf, refused
 
+pytestmark = pytest.mark.same_without_kernels("it tests the compiled kernels, which it turns on")
 get_backend("cpu")
 OWN = {o.name: o for o in pointwise.own()}
 needs_compiler = pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here")

@@ -20,6 +20,8 @@ from train.data import load
 
 from .tiny_run import flags
 
+pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")
+
 
 def some_images(n: int = 200) -> np.ndarray:
     rng = np.random.default_rng(0)

@@ -22,6 +22,7 @@ from alpha.recompute import plan, recipe
 from tests.op_checks import refused
 from tests.recompute_plans import drawn
 
+pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")
 SETTINGS = ("cheap", "full", "auto")
 LONG = 2 * sys.getrecursionlimit()
 Results = list[np.ndarray]

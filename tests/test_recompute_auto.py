@@ -16,6 +16,7 @@ from alpha.recompute import plan, recipe
 from tests.recompute_plans import plan_of
 from tests.test_recompute import image
 
+pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")
 Told = tuple[list[tuple[str, str, str]], list[np.ndarray]]
 
 

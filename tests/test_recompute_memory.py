@@ -25,6 +25,7 @@ from alpha.recompute import plan, recipe
 from alpha.recompute.chains import Chain
 from tests.test_recompute import image
 
+pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")
 ROOT = Path(__file__).resolve().parent.parent
 MAP = 1 << 20
 

@@ -22,6 +22,7 @@ from tests.test_recompute import Mixed, Results, assert_same, image, made, small
 from tests.tiny_run import flags
 from train.__main__ import main
 
+pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")
 __all__ = ["small_results_count"]   # a fixture that all tests use
 
 

@@ -18,6 +18,8 @@ from tests.fake_nvcc import install
 from train.ahead import steps
 from train.config import Config
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 def units(model: str, precision: str, arch: str, batch_size: int = 64) -> set[toolchain.Unit]:
     return set(launched(partial(steps, Config(model=model, precision=precision, batch_size=batch_size, device="cuda")),

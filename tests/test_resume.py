@@ -25,6 +25,7 @@ from train.__main__ import main
 from train.lock import OutputLock
 from train.session import Session
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 EPOCHS, STEPS = 4, 5
 TIMED = {"seconds", "images_per_second", "peak_memory_mib"}
 

@@ -11,6 +11,7 @@ import pytest
 from alpha.cuda.runtime import toolchain
 from tests import same_kernels
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -7,6 +7,8 @@ import pytest
 from alpha.errors import ConfigError
 from alpha.optim import schedule
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 def values(s, steps):
     return [s(t) for t in steps]

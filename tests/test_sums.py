@@ -15,6 +15,7 @@ from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv import conv2d_bias_act
 from alpha.ops.pool import pool_scatter
 
+pytestmark = pytest.mark.same_without_kernels("it tests the compiled kernels, which it turns on")
 LIMIT = 3e-7
 # shape, axis: rows, columns, what lies between, axes apart
 SHAPES = [((20_000_000,), None), ((1, 200_000, 2), 1), ((2_000_000, 3), 0), ((3, 300_000), 1),

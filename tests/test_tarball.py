@@ -9,6 +9,7 @@ import pytest
 from alpha.errors import DataError
 from train import tarball
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 CONTENT = b"0123456789" * 100
 
 

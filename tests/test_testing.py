@@ -14,6 +14,7 @@ from alpha import testing
 from alpha.testing import agree, assert_equal_at, conv_cases, floats, gradcheck, ints
 from tests.cuda import agree as ours
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -27,7 +28,9 @@ def test_they_are_the_tools_of_our_own_tests() -> None:
 def test_the_emulated_driver_is_found_beside_the_clone(tmp_path: Path) -> None:
     code = (f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
             "from alpha.testing.emulator import emulation, plugin, toolchain\n"
-            "assert (toolchain.HOME / 'include').is_dir() and (toolchain.HERE / 'driver.cpp').exists()")
+            "assert (toolchain.HOME / 'include').is_dir() and (toolchain.HERE / 'driver.cpp').exists()\n"
+            "from alpha.testing import emulator; import alpha.testing\n"
+            "assert alpha.testing.emulator is emulator and alpha.testing.emulator.toolchain is toolchain")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -36,7 +39,7 @@ def test_the_emulated_driver_is_found_beside_the_clone(tmp_path: Path) -> None:
 def test_a_wheel_brings_them_along(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", "70.1")  # the first that makes wheels by itself
     tree = tmp_path / "tree"
-    for name in ("alpha", "models", "train", "tests/emulator"):
+    for name in ("alpha", "models", "train", "emulator"):
         copytree(ROOT / name, tree / name, ignore=ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml", "README.md"):
         copy(ROOT / name, tree)

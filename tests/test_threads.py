@@ -13,7 +13,8 @@ from alpha.config import config
 from alpha.cpu import native
 from alpha.ops.conv_desc import ConvDesc
 
-pytestmark = pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here")
+pytestmark = [pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here"),
+              pytest.mark.same_without_kernels("it tests the compiled kernels, which it turns on")]
 
 THREADS = (1, 2, 3, 4, 7)
 

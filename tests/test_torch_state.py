@@ -12,6 +12,8 @@ from alpha.errors import CheckpointError
 from alpha.gradcheck import assert_equal_at
 from tests.forged import with_header
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
+
 
 class Net(nn.Module):
     """One layer of each kind whose weights change layout."""

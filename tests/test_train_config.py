@@ -11,6 +11,7 @@ from alpha.errors import ConfigError
 from train.config import OPTIMIZERS, PRECISIONS, SCHEDULES, Config, Interval, parse, parser, read_toml
 from train.session import make_optimizer, make_schedule
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 FLAGS = ["--model", "--dataset", "--device", "--epochs", "--batch-size", "--lr", "--optimizer", "--schedule",
          "--warmup", "--momentum", "--weight-decay", "--label-smoothing", "--augment", "--ema", "--clip", "--seed",
          "--precision", "--algorithm", "--recompute", "--val-size", "--resume", "--evaluate", "--max-steps", "--runs",

@@ -26,6 +26,7 @@ from tests.tiny_run import flags
 from train.__main__ import main
 from train.lock import OutputLock
 
+pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 HOST = socket.gethostname()
 Patch = pytest.MonkeyPatch
 

@@ -18,6 +18,8 @@ from train.report import plot_images
 
 from .tiny_run import flags
 
+pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
 
 def data() -> tuple[np.ndarray, np.ndarray]:
     return np.random.default_rng(0).standard_normal((24, 6)).astype(np.float32), np.arange(24) % 3

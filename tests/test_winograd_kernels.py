@@ -23,7 +23,8 @@ get_backend("cpu")
 from alpha.cpu import native  # noqa: E402
 from alpha.cpu.algorithms import chosen, fft, machine_key, tiles, winograd  # noqa: E402
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason="there are no compiled CPU kernels here")
+pytestmark = [pytest.mark.skipif(native.library() is None, reason="there are no compiled CPU kernels here"),
+              pytest.mark.same_without_kernels("it tests the compiled kernels, which it turns on")]
 CHANNELS = [(3, 5), (16, 16), (70, 33), (130, 65)]
 
 

@@ -12,6 +12,7 @@ the catalogue of convolutions. The emulated driver runs CUDA kernels without a G
 """
 
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from alpha.gradcheck import assert_equal_at, gradcheck
@@ -20,9 +21,21 @@ from alpha.testing.agree import Case, agree, floats, ints
 
 __all__ = ["Case", "agree", "assert_equal_at", "floats", "gradcheck", "ints"]
 
-if not (Path(__file__).parent / "emulator").is_dir():   # a wheel has it here; in a clone it lies among the tests
-    __path__.append(str(Path(__file__).resolve().parents[2] / "tests"))
-
 
 def __getattr__(name: str) -> object:
     raise twins.missing("alpha.testing", name, twins.TESTING, sys.modules[__name__])
+
+
+def _offer_emulator(folder: Path) -> None:
+    """Makes a clone's package emulator/ importable as alpha.testing.emulator, the name that a wheel gives it."""
+    name = f"{__name__}.emulator"
+    spec = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    globals()["emulator"] = module
+
+
+_CLONE = Path(__file__).resolve().parents[2] / "emulator"
+if not (Path(__file__).parent / "emulator").is_dir() and _CLONE.is_dir():
+    _offer_emulator(_CLONE)

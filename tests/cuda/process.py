@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulator import emulation
+from emulator import emulation
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-EMULATED = "tests.emulator.plugin" in sys.modules
+EMULATED = "emulator.plugin" in sys.modules
 CHECKED = EMULATED and emulation.checked()  # every access, which takes its time
 COUNTS_LIVE = pytest.mark.no_memcheck("counts live memory: the tool keeps Python's frames, and what they hold")
 QUIET = ("-W", "ignore:This process:DeprecationWarning")  # Python's own words on forking beside the driver's threads
-PRELUDE = "from tests.emulator import emulation; emulation.install()\n" if EMULATED else ""
+PRELUDE = "from emulator import emulation; emulation.install()\n" if EMULATED else ""
 
 
 def run(code: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:

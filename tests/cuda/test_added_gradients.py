@@ -89,6 +89,7 @@ def test_a_gradient_that_somebody_holds_is_not_overwritten(device):
     np.testing.assert_array_equal(held[0].numpy(), expected)
 
 
+@pytest.mark.long
 def test_captured_steps_add_in_place_too(device):
     alpha.manual_seed(0)
     block = Block().to("cuda")

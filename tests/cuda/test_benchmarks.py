@@ -22,7 +22,7 @@ from benchmarks.sides import AlphaSide, image_batches
 from benchmarks.step_worker import Runner
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.cuda, pytest.mark.torch]
+pytestmark = [pytest.mark.cuda, pytest.mark.torch, pytest.mark.long]
 
 TINY = ConvShape("tiny", 3, 6, 8, 12, 3, 1, 2)
 

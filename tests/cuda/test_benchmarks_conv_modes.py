@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.cuda, pytest.mark.torch]
+pytestmark = [pytest.mark.cuda, pytest.mark.torch, pytest.mark.long]
 pytest.importorskip("torch")
 
 

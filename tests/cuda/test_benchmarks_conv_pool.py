@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 from benchmarks import conv_pool, cuda_sparsity, results
 
-pytestmark = [pytest.mark.cuda, pytest.mark.torch]
+pytestmark = [pytest.mark.cuda, pytest.mark.torch, pytest.mark.long]
 
 
 def test_a_layer_is_measured(device, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import models
 from benchmarks import cuda_inference, results
 from tests.cuda.process import EMULATED
 
-pytestmark = [pytest.mark.cuda, pytest.mark.torch]
+pytestmark = [pytest.mark.cuda, pytest.mark.torch, pytest.mark.long]
 
 
 @pytest.mark.parametrize("network", cuda_inference.NETWORKS)

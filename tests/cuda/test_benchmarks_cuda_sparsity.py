@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 from alpha.testing.conv_cases import square
 from benchmarks import cuda_sparsity, results
 
-pytestmark = [pytest.mark.cuda, pytest.mark.torch]
+pytestmark = [pytest.mark.cuda, pytest.mark.torch, pytest.mark.long]
 
 
 def test_products_and_layers_are_measured(device, tmp_path, monkeypatch):

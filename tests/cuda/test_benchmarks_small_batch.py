@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 from benchmarks import results, small_batch
 
-pytestmark = [pytest.mark.cuda, pytest.mark.torch]
+pytestmark = [pytest.mark.cuda, pytest.mark.torch, pytest.mark.long]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

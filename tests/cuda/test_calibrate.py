@@ -17,7 +17,7 @@ from tests.cuda.process import CHECKED
 
 pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("a clock of kernels that have tests of their own"),
               pytest.mark.usefixtures("device"),
-              pytest.mark.skipif(CHECKED, reason="what it launches is checked where that is tested")]
+              pytest.mark.skipif(CHECKED, reason="what it launches is checked where that is tested"), pytest.mark.long]
 
 
 def test_a_device_is_measured_and_its_file_is_read(monkeypatch, tmp_path, capsys):

@@ -11,7 +11,7 @@ import pytest
 from alpha.cuda.conv import planner
 from alpha.op import registry
 
-pytestmark = [pytest.mark.cuda, pytest.mark.torch]
+pytestmark = [pytest.mark.cuda, pytest.mark.torch, pytest.mark.long]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FILES = {"add_a_kernel.md": ["rms_norm.cu"], "add_a_conv_kernel.md": ["conv_rows.cu"], "fusion.md": []}

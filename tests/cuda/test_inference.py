@@ -82,6 +82,7 @@ def test_the_precision_is_that_of_the_making(precision, tolerance):
     assert_close(y.astype("float32"), expected.astype("float32"), tolerance)
 
 
+@pytest.mark.long
 def test_without_capture_it_is_called_op_by_op():
     model = trained(Block()).to("cuda")
     x = image(2, 6, 5, 3).to("cuda")

@@ -19,7 +19,7 @@ from models.googlenet import Inception
 from models.resnet import BasicBlock
 from tests.test_inference import image, trained
 
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, pytest.mark.long]
 
 
 class Inceptions(nn.Module):

@@ -52,6 +52,7 @@ def test_half_activations_and_float32_parameters(call: Callable[..., alpha.Tenso
     cpu.agree(got, cpu.results(call, x, params, "float32", twice), half, twice)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("half", HALVES)
 def test_gradients_of_parameters_are_not_rounded_to_sixteen_bits(half: str) -> None:
     """301 ones: bfloat16 has no odd number above 256; 2,049: float16 none above 2,048."""
@@ -82,6 +83,7 @@ def test_statistics_stay_in_float32() -> None:
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["tf32", "bf16", "fp16"])
 def test_the_losses_are_those_of_float32(name: str, steps: int) -> None:
     whole = cpu.trained("fp32", steps)[0]
@@ -90,6 +92,7 @@ def test_the_losses_are_those_of_float32(name: str, steps: int) -> None:
     assert {t.dtype for t in model.state_dict().values()} == {"float32"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
 def test_two_runs_give_the_same_bits(name: str) -> None:
     first, again = (cpu.trained(name, 4, "cuda")[1].state_dict() for _ in range(2))
@@ -110,6 +113,7 @@ def test_a_step_with_an_infinite_gradient_is_skipped_without_a_word_from_the_hos
     np.testing.assert_allclose(state["0/m"], 0.1 / 64, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
 def test_a_run_of_the_training_program_is_resumed_bit_by_bit(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(train.report, "can_plot", lambda: False)  # pictures take longer than the run

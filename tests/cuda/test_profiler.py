@@ -39,6 +39,7 @@ def test_kernels_are_billed_to_ops_and_layers(tmp_path):
     assert [e["name"] for e in shown if e.get("tid") == 3 and e["ph"] == "X"] == [k.kernel for k in every]
 
 
+@pytest.mark.long
 def test_a_captured_function_is_called_op_by_op():
     calls = []
     x = ops.ones((4,)).to("cuda")

@@ -66,6 +66,7 @@ def assert_same(a: list[Any], b: list[Any]) -> None:
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setting", ["cheap", "full", "auto"])
 @pytest.mark.parametrize("mode", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("name", NETWORKS)
@@ -77,6 +78,7 @@ def test_networks_train_with_the_same_bits(name: str, mode: str, setting: str) -
     assert_same(expected, found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("least, seed", [(1, 1), (1 << 60, 2)])
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", ["resnet", "inceptions"])
@@ -92,6 +94,7 @@ def test_bits_do_not_depend_on_the_plan(name: str, mode: str, least: int, seed: 
     assert_same(expected, found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("worth", [-1, 1 << 60])
 @pytest.mark.parametrize("setting", ["cheap", "full", "auto"])
 def test_a_captured_step_has_the_same_bits(setting: str, worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +103,7 @@ def test_a_captured_step_has_the_same_bits(setting: str, worth: int, monkeypatch
     assert_same(kept("inceptions", "fp32", True, 4), trained("inceptions", setting, True, 4))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setting", ["none", "cheap", "full", "auto"])
 @COUNTS_LIVE
 def test_training_leaks_no_memory(setting: str) -> None:
@@ -128,6 +132,7 @@ def deep() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
 
 
+@pytest.mark.long
 @COUNTS_LIVE
 def test_a_batch_that_does_not_fit_trains_with_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(setting: str) -> tuple[float, int]:

@@ -20,7 +20,7 @@ from tests.cuda.lazy.test_deferred_training import inceptions, vgg
 from tests.cuda.test_training import batches
 
 pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("trains for long; its kernels have tests of their own"),
-              pytest.mark.usefixtures("device")]
+              pytest.mark.usefixtures("device"), pytest.mark.long]
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from tests.cuda.agree import floats
 from tests.cuda.conv.test_conv_wgmma import stored
 from tests.cuda.process import EMULATED
 
-pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("a thousand launches of each kernel")]
+pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("a thousand launches of each kernel"), pytest.mark.long]
 
 REPETITIONS, SHARE = (2, 23) if EMULATED else (1000, 1)  # of every kernel, or of some on the emulated driver
 CASES = (square("several tiles", 40, 4, 72, 136, 3, 1, 1), square("long sums", 3, 2, 104, 104, 3, 1, 1))

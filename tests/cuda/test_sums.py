@@ -64,6 +64,7 @@ def test_losses(classes: int) -> None:
         near(loss, np.log(classes))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", [40_000, pytest.param(5_000_000, marks=LONG)])
 def test_mean_of_many_losses(rows: int) -> None:
     near(ops.cross_entropy(tensor(np.zeros((rows, 3), np.float32)), alpha.zeros((rows,), "int64", device="cuda")),
@@ -157,6 +158,7 @@ def test_gradients_of_pools_that_overlap(channels: int) -> None:
     near(x.grad, np.full(x.shape, 200 * 50.5 * term))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_many_terms_of_one_pixel(index: str) -> None:
     """Some columns have one term at each position, others all of them at one, or at some."""
@@ -170,6 +172,7 @@ def test_many_terms_of_one_pixel(index: str) -> None:
         near(y[..., c].reshape(-1), np.bincount(where[..., c].reshape(-1), x[..., c].reshape(-1), 2000))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [40_000, pytest.param(20_000_000, marks=LONG)])
 def test_gradient_of_rows_taken_many_times(count: int) -> None:
     x = alpha.zeros((3, 2), device="cuda", requires_grad=True)

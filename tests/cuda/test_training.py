@@ -27,7 +27,8 @@ from tests.cuda.process import CHECKED
 from tests.tiny_run import flags
 from train.__main__ import main
 
-pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("trains for long; its kernels have tests of their own")]
+pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("trains for long; its kernels have tests of their own"),
+              pytest.mark.long]
 
 STEPS = 20
 TOLERANCE = 1e-4  # of a loss after some steps, in which rounding has grown

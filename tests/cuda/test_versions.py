@@ -141,6 +141,7 @@ def test_a_recorded_function_that_changes_the_whole_of_a_view_is_called_plainly(
     assert t.tolist() == (5 * A).tolist() and part.tolist() == (5 * A[:, :2]).tolist()
 
 
+@pytest.mark.long
 def test_a_view_made_after_a_recording_follows_its_repetitions() -> None:
     t, x = cuda(), cuda()
 
@@ -171,6 +172,7 @@ def test_gradients_of_leaves_share_no_memory() -> None:
     assert b.grad.tolist() == seed.tolist() == np.ones((2, 3)).tolist()
 
 
+@pytest.mark.long
 def test_a_captured_step_counts_as_changes_of_what_it_writes() -> None:
     net = nn.Linear(3, 4)
     x, w = cuda(), cuda([1.0], requires_grad=True)

@@ -1,1 +1,0 @@
-"""An emulated CUDA driver: the kernels of alpha.cuda on a machine without a GPU. See README.md."""

@@ -13,14 +13,15 @@ import json
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 
+from emulator.toolchain import EmulatedToolchain, load_driver
 from tests.emulator import cases
-from tests.emulator.runner import Out, Problem, Runner
-from tests.emulator.toolchain import HERE, EmulatedToolchain, load_driver
+from tests.emulator.runner import KERNELS, Out, Problem, Runner
 
-DIGESTS = HERE / "h100_digests.json"
+DIGESTS = Path(__file__).with_name("h100_digests.json")
 FORMATS = ("f16", "bf16", "tf32")
 SHAPES = {"mma": (16, 8, 32, 64), "wgmma": (64, 64, 128, 4)}  # rows, columns, threads, problems
 WORDS = (8, 32)  # of K: one instruction, a chain of four
@@ -110,7 +111,7 @@ def record(path: str, prefix: str) -> None:
     chosen = [problem for problem in problems() if problem.name.startswith(prefix)]
     units = {(problem.source, tuple(problem.defines.items())) for problem in chosen}
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda unit: nvcc.compile(HERE / "kernels" / unit[0], dict(unit[1]), "sm_90a"), units))
+        list(pool.map(lambda unit: nvcc.compile(KERNELS / unit[0], dict(unit[1]), "sm_90a"), units))
     run = Runner(nvcc)
     np.savez_compressed(path, **{problem.name: bits(run(problem)) for problem in chosen})
 

@@ -8,4 +8,4 @@ import pytest
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return None if config.pluginmanager.hasplugin("tests.emulator.plugin") else True
+    return None if config.pluginmanager.hasplugin("emulator.plugin") else True

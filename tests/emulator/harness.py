@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.emulator.runner import Tiles, encode_tensor_map
-from tests.emulator.toolchain import HERE, EmulatedToolchain, load_driver
+from emulator.toolchain import EmulatedToolchain, load_driver
+from tests.emulator.runner import KERNELS, Tiles, encode_tensor_map
 
 LIBCUDA = load_driver()  # before PyCUDA, which then finds this libcuda.so.1 loaded
 
@@ -30,7 +30,7 @@ Size = int | tuple[int, ...]
 @cache
 def module(file: str, checked: bool = False, defines: tuple[str, ...] = ()) -> Any:
     """Returns the loaded module of kernels/<file>.cu."""
-    path = EmulatedToolchain(checked).compile(HERE / "kernels" / f"{file}.cu", dict.fromkeys(defines, 1), "sm_90a")
+    path = EmulatedToolchain(checked).compile(KERNELS / f"{file}.cu", dict.fromkeys(defines, 1), "sm_90a")
     return cuda.module_from_file(str(path))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.emulator.toolchain import HERE
-
+KERNELS = Path(__file__).with_name("kernels")
 UINT8, FP16, FP32, BF16 = 0, 6, 7, 9  # CU_TENSOR_MAP_DATA_TYPE_*
 TILE_TYPES = {"uint8": UINT8, "float16": FP16, "float32": FP32, "uint16": BF16}
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # CU_TENSOR_MAP_SWIZZLE_*, by the bytes that it spans
@@ -74,7 +74,7 @@ class Runner:
         """Returns the module, compiled and loaded at the first call."""
         key = problem.source, tuple(problem.defines.items())
         if key not in self.modules:
-            path = self.toolchain.compile(HERE / "kernels" / problem.source, problem.defines, "sm_90a")
+            path = self.toolchain.compile(KERNELS / problem.source, problem.defines, "sm_90a")
             self.modules[key] = self.driver.module_from_file(str(path))
         return self.modules[key]
 

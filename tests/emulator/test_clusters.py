@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulator.toolchain import EmulatedToolchain
 from tests.emulator import cases
 from tests.emulator.harness import LIBCUDA, cuda, empty, error_text, integers, launch, to_bf16
-from tests.emulator.runner import Runner
-from tests.emulator.toolchain import HERE, EmulatedToolchain
+from tests.emulator.runner import KERNELS, Runner
 
 pytestmark = pytest.mark.emulator
 RUN = {False: Runner(EmulatedToolchain()), True: Runner(EmulatedToolchain(checked=True))}
@@ -50,7 +50,7 @@ class Config(ctypes.Structure):  # CUlaunchConfig
 def function_of(file: str, name: str) -> ctypes.c_void_p:
     """Returns the handle of a kernel, which PyCUDA does not give away."""
     loaded, function = ctypes.c_void_p(), ctypes.c_void_p()
-    path = EmulatedToolchain().compile(HERE / "kernels" / f"{file}.cu", {}, "sm_90a")
+    path = EmulatedToolchain().compile(KERNELS / f"{file}.cu", {}, "sm_90a")
     assert LIBCUDA.cuModuleLoad(ctypes.byref(loaded), str(path).encode()) == 0
     assert LIBCUDA.cuModuleGetFunction(ctypes.byref(function), loaded, name.encode()) == 0
     return function

@@ -11,9 +11,9 @@ import json
 
 import pytest
 
+from emulator.toolchain import EmulatedToolchain
 from tests.emulator.compare_device import DIGESTS, bits, digest, problems
 from tests.emulator.runner import Problem, Runner
-from tests.emulator.toolchain import EmulatedToolchain
 
 pytestmark = pytest.mark.emulator
 EXPECTED = json.loads(DIGESTS.read_text())

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulator.toolchain import EmulatedToolchain
 from tests.emulator.harness import LIBCUDA, cuda, empty, error_text, module, put
-from tests.emulator.toolchain import HERE, EmulatedToolchain
+from tests.emulator.runner import KERNELS
 
 pytestmark = pytest.mark.emulator
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2  # CU_STREAM_CAPTURE_MODE_*
@@ -173,7 +174,7 @@ def test_dependencies_that_cannot_be() -> None:
 def test_arguments_by_pointer_are_copied_at_the_capture() -> None:
     stream, x = cuda.Stream(), ones()
     loaded, function = Handle(), Handle()
-    path = EmulatedToolchain().compile(HERE / "kernels" / "scale_add.cu", {}, "sm_90a")
+    path = EmulatedToolchain().compile(KERNELS / "scale_add.cu", {}, "sm_90a")
     call("cuModuleLoad", ctypes.byref(loaded), str(path).encode())
     call("cuModuleGetFunction", ctypes.byref(function), loaded, b"scale_add")
     pointer, a, b, n = ctypes.c_uint64(int(x.gpudata)), ctypes.c_float(3), ctypes.c_float(4), ctypes.c_int(4)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.emulator.harness import HERE, cuda, empty, integers, launch, put
+from tests.emulator.harness import cuda, empty, integers, launch, put
+from tests.emulator.runner import KERNELS
 from tests.emulator.test_results import matmul_sm90, test_matmul_ffma
 
 pytestmark = pytest.mark.emulator
@@ -26,7 +27,7 @@ def mistake(text: str, name: str, fmt: str, grid: int, block: int, *args: Any, *
 
 def line(file: str, code: str, nth: int = 0) -> int:
     """Returns the number of the nth line of a kernel file that contains this code."""
-    lines = (HERE / f"kernels/{file}.cu").read_text().split("\n")
+    lines = (KERNELS / f"{file}.cu").read_text().split("\n")
     return [i for i, text in enumerate(lines, 1) if code in text][nth]
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulator.toolchain import EmulatedToolchain
 from tests.emulator import cases
 from tests.emulator.harness import LIBCUDA, error_text, integers, put
 from tests.emulator.runner import Out, Problem, Runner, Tiles, encode_tensor_map
-from tests.emulator.toolchain import EmulatedToolchain
 
 pytestmark = pytest.mark.emulator
 RUN = {False: Runner(EmulatedToolchain()), True: Runner(EmulatedToolchain(checked=True))}

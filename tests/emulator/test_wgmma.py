@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from emulator.toolchain import EmulatedToolchain
 from tests.emulator import cases
 from tests.emulator.harness import STORED, integers
 from tests.emulator.runner import Problem, Runner
-from tests.emulator.toolchain import EmulatedToolchain
 
 pytestmark = pytest.mark.emulator
 RUN = {False: Runner(EmulatedToolchain()), True: Runner(EmulatedToolchain(checked=True))}

@@ -6,14 +6,15 @@ import re
 
 import pytest
 
-from tests.emulator.toolchain import HERE, HOME
+from emulator.toolchain import HOME
+from tests.emulator.runner import KERNELS
 
 pytestmark = pytest.mark.emulator
 HEADERS = {path.name: path.read_text() for path in (
     *(HOME / "include" / name for name in ("ptx.cuh", "ptx_sm90.cuh", "ptx_wgmma.cuh")),
-    HERE / "kernels" / "ptx_more.cuh")}
+    KERNELS / "ptx_more.cuh")}
 CALLED = set(re.findall(r"ptx::(?:template )?(\w+)", "\n".join(
-    path.read_text() for folder in (HOME, HERE / "kernels") for path in folder.rglob("*.cu*")
+    path.read_text() for folder in (HOME, KERNELS) for path in folder.rglob("*.cu*")
     if path.name not in HEADERS)))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import copy
 from typing import Any
 
 import numpy as np
+import pytest
 
 from alpha.backend import get_backend
 from alpha.cuda.conv.costs import device
@@ -16,6 +18,11 @@ from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 from tests.cuda.agree import ints
+
+
+def with_long(cases: Iterable[Case], *names: str) -> list:
+    """Returns the cases as parameters of a test; those of these names have the mark long."""
+    return [pytest.param(case, marks=pytest.mark.long) if case.name in names else case for case in cases]
 
 
 def cut_into(tile: Any, split: int) -> Any:

@@ -206,6 +206,7 @@ def test_both_planes_are_read(monkeypatch, fresh_schedules, pass_name: str, case
         assert "conv_wgmma_slices" in launches
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("as_h100")
 @pytest.mark.parametrize("candidate", (*of_pass("fprop", levels.BY_LEVEL), *(
     c for c in HALOS["fprop"] if c.tile.columns == 64)), ids=lambda c: c.name)
@@ -222,6 +223,7 @@ def test_statistics_of_all_levels_are_counted(candidate: planner.Candidate) -> N
         assert candidate._slots(case.desc) and not candidate._slots(sliced.desc)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pass_name", "first"), [("fprop", "composed"), ("dgrad", "composed"), ("wgrad", "composed"),
                                                   ("dgrad", "over levels"), ("wgrad", "by level")])
 def test_the_clock_decides_if_asked(pass_name: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,8 @@ def in_float32(pass_name: str) -> list:
         [cut_into(c, split) for split in SPLITS] if isinstance(c, SlabTile) else [c])]
 
 
-@pytest.mark.parametrize("cases", [SMALL, ALIGNED, LONG], ids=["small", "aligned", "long"])
+@pytest.mark.parametrize("cases", [SMALL, pytest.param(ALIGNED, marks=pytest.mark.long),
+                                   pytest.param(LONG, marks=pytest.mark.long)], ids=["small", "aligned", "long"])
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_every_candidate_is_bitwise_right_on_integers(device, pass_name, cases):
     served = set()
@@ -64,6 +65,7 @@ def test_every_candidate_is_bitwise_right_on_integers(device, pass_name, cases):
     assert served == set(cases)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_many_rows_and_columns_fill_several_tiles(device, pass_name):
     """Sizes beyond every tile, with tails in rows, columns and channels."""
@@ -104,6 +106,7 @@ def test_agrees_with_the_cpu(case):
     agree(case)
 
 
+@pytest.mark.long
 def test_fprop_and_dgrad_are_adjoint(device):
     for case in ALIGNED:
         x, w = ints(*case.x_shape), ints(*case.w_shape, seed=1)
@@ -148,6 +151,7 @@ def test_oversized_tensors_are_refused_by_every_candidate(device, monkeypatch):
         planner.plan("fprop", desc)
 
 
+@pytest.mark.long
 def test_tuning_times_the_candidates_once_and_keeps_the_choice(device, tmp_path, monkeypatch):
     from alpha.cuda.conv import planner
     desc = square("", 1, 3, 4, 4, 3, 1, 1).desc

@@ -11,6 +11,7 @@ from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case, small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 from tests.cuda.agree import ints
+from tests.cuda.conv.checks import with_long
 
 pytestmark = pytest.mark.cuda
 
@@ -57,7 +58,7 @@ def operands(case, seed=0):
     return desc, ints(*desc.x_shape, seed=seed), ints(*desc.w_shape, seed=seed + 1), ints(*desc.y_shape, seed=seed + 2)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", with_long(CASES, "stem_many_taps"), ids=lambda case: case.name)
 def test_fprop_is_exact(case):
     desc, x, w, _ = operands(case)
     b = ints(desc.oc, seed=3)
@@ -68,7 +69,7 @@ def test_fprop_is_exact(case):
                         name=f"y with bias and relu of {c.name}")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", with_long(CASES, "stem_many_taps"), ids=lambda case: case.name)
 def test_dgrad_is_exact(case):
     desc, _, w, g = operands(case)
     expected = conv_dgrad_padded(g, w, case.hw, **case.attrs).astype(np.float32)
@@ -76,7 +77,7 @@ def test_dgrad_is_exact(case):
         assert_equal_at(run(c, desc, g, w, shape=desc.x_shape), expected, name=f"dx of {c.name}")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", with_long(CASES, "stem_many_taps"), ids=lambda case: case.name)
 def test_wgrad_is_exact(case):
     desc, x, _, g = operands(case)
     expected = conv_wgrad_padded(x, g, case.f, **case.attrs).astype(np.float32)
@@ -127,6 +128,7 @@ def test_a_depthwise_kernel_says_why_it_cannot(case, fragment):
         assert fragment in (candidate.rejection(case.desc) or "")
 
 
+@pytest.mark.long
 def test_adjoints_agree_to_the_last_bit():
     case = square("", 2, 10, 3, 20, 3, 2, 1)
     desc, x, w, g = operands(case, seed=7)

@@ -39,8 +39,9 @@ def of(pass_name):
 
 
 def cases_of(pass_name):
-    return pytest.mark.parametrize(("c", "case"), [(c, case) for c in few.CANDIDATES if c.pass_name == pass_name
-                                                   for case in SERVED[c]], ids=lambda v: v.name)
+    return pytest.mark.parametrize(("c", "case"), [
+        pytest.param(c, case, marks=[pytest.mark.long] if case.name == "many_taps" else [])
+        for c in few.CANDIDATES if c.pass_name == pass_name for case in SERVED[c]], ids=lambda v: v.name)
 
 
 def fprop(c, case, x, w, b=None, relu=False):
@@ -104,6 +105,7 @@ def test_filters_are_rounded_as_x_is(c):
         assert (y == in_dtype(expected, c.reads)).mean() > 0.98
 
 
+@pytest.mark.long
 @of("wgrad")
 def test_sums_over_many_tiles_are_accurate(c, monkeypatch):
     monkeypatch.setattr(context, "sm_count", 1)

@@ -122,6 +122,7 @@ def test_an_infinity_in_a_sum_over_images_stays_where_it_belongs(monkeypatch):
 LIMITS = {"float16x2": 1e-6, "float16": 6e-4, "bfloat16": 5e-3}  # docs/numerics.md; two planes do better
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_every_mode_is_as_accurate_as_it_promises(pass_name):
     case = square("", 8, 4, 64, 32, 3, 1, 1)
@@ -138,6 +139,7 @@ def test_every_mode_is_as_accurate_as_it_promises(pass_name):
             assert error < LIMITS[candidate.reads], candidate.name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_two_runs_are_equal_to_the_bit(pass_name):
     case = square("again", 5, 2, 104, 104, 3, 1, 1)
@@ -168,6 +170,7 @@ def test_scales_far_from_one_do_not_overflow_on_the_way():
     assert_equal_at(fetched(y), expected, name="y")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pass_name", "case", "reason"), [
     ("fprop", square("", 2, 5, 12, 16, 3), "12 input channels of a group are no multiples of 8"),
     ("fprop", square("", 2, 5, 16, 12, 3), ""),

@@ -93,6 +93,7 @@ def test_sequential_takes_it_without_a_graph(launches):
     assert not any("pool" in entry for entry in launches)
 
 
+@pytest.mark.long
 def test_inference_fuses_the_pools_of_vgg():
     model = models.create("vgg11").to("cuda").eval()
     with alpha.precision("bf16"):

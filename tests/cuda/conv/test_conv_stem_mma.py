@@ -14,6 +14,7 @@ from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case, small_cases, square
 from tests.conv_oracle import conv_fprop_padded, conv_wgrad_padded
 from tests.cuda.agree import floats, ints
+from tests.cuda.conv.checks import with_long
 from tests.cuda.conv.test_conv_wgmma import fetched, stored
 from tests.cuda.process import CHECKED
 
@@ -51,7 +52,7 @@ def fprop(c, case: Case, x, w, b=None, relu=False, w_dtype: str = "float32") -> 
 
 
 @each("fprop")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", with_long(CASES, "many_images"), ids=lambda case: case.name)
 def test_fprop_is_exact(case, c):
     desc, low, high = case.desc, *((-1, 2) if c.reads == "bfloat16" else (-3, 4))  # so that 8 bits hold the result
     assert not c.rejection(desc)
@@ -144,7 +145,7 @@ def wgrad(c, case: Case, x, g) -> np.ndarray:
 
 
 @each("wgrad")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", with_long(CASES, "many_images"), ids=lambda case: case.name)
 def test_wgrad_is_exact(case, c):
     desc = case.desc
     if desc.oc % 4:
@@ -210,6 +211,7 @@ def test_a_mode_has_its_own_products():
         assert served == [c.mode.precision]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("case", "fragment"), [
     (square("wide", 2, 8, 5, 8, 3), "5 input channels in 1 groups"),
     (square("grouped", 2, 8, 4, 8, 3, groups=2), "in 2 groups"),

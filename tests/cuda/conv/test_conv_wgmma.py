@@ -231,6 +231,7 @@ def test_zeros_without_taps_and_special_values(device):
         assert_equal_at(fetched(y), np.where(expected < 0, 0, expected) if relu else expected, name="y")
 
 
+@pytest.mark.long
 def test_what_does_not_fit_says_why(device, monkeypatch):
     from alpha.cuda.conv import wgmma
     tile = tiles("fprop")[0]

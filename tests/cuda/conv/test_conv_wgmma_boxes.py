@@ -6,6 +6,7 @@ import pytest
 
 from tests.conv_cases import Case as Shape
 from tests.conv_cases import square
+from tests.cuda.conv.checks import with_long
 from tests.cuda.conv.test_conv_wgmma import check, check_joined, tiles
 from tests.cuda.process import CHECKED, EMULATED
 
@@ -51,7 +52,8 @@ def of_boxes(pass_name: str) -> list:
 
 @pytest.mark.parametrize("trimmed", [True, False])
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
-@pytest.mark.parametrize("case", CASES[::4] if CHECKED else CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", with_long(CASES[::4] if CHECKED else CASES, "one image", "images",
+                                           "33 images of a pixel row"), ids=lambda case: case.name)
 def test_boxes_are_right_in_every_mode(device, only_boxes, pass_name, case, trimmed):
     for number, side in enumerate(((8, 16, 1), (4, 4, 4), (1, 8, 1), (2, 8, 8))):
         only_boxes(side, trimmed)

@@ -124,6 +124,7 @@ def test_the_modes_read_what_they_are_given():
         check(candidate, BATCHES[1], {"float16": "float16"}.get(candidate.reads, "float32"))
 
 
+@pytest.mark.long
 def test_every_mode_is_as_accurate_as_it_promises():
     case = square("", 24 if EMULATED else 64, 4, 16, 16, 3, 1, 1)
     x, g = floats(*case.x_shape), floats(*case.desc.y_shape, seed=1) * 1e-6

@@ -40,6 +40,10 @@ TILES = (square("several tiles", 3, 4, 132, 148, 3, 1, 1), square("several tiles
          square("several slices", 9, 24, 8, 12, 3, 1, 1), square("several slices, unaligned", 9, 24, 5, 7, 3, 1, 1),
          square("slices and groups", 5, 20, 24, 48, 3, 1, 1, 1, 2))
 
+KINDS = pytest.mark.parametrize("cases", [
+    SMALL, *(pytest.param(cases, marks=pytest.mark.long) for cases in (ALIGNED, TILES))],
+    ids=["small", "aligned", "tiles"])
+
 
 def dw_of(candidate, desc: ConvDesc, x: np.ndarray, g: np.ndarray) -> np.ndarray:
     """Returns the result of one candidate; the output starts as NaN."""
@@ -48,7 +52,7 @@ def dw_of(candidate, desc: ConvDesc, x: np.ndarray, g: np.ndarray) -> np.ndarray
     return download(dw, "float32")
 
 
-@pytest.mark.parametrize("cases", [SMALL, ALIGNED, TILES], ids=["small", "aligned", "tiles"])
+@KINDS
 @pytest.mark.parametrize("candidate", candidates("wgrad"), ids=lambda c: c.name)
 def test_every_candidate_is_bitwise_right_on_integers(candidate, cases):
     for case in cases:
@@ -56,7 +60,7 @@ def test_every_candidate_is_bitwise_right_on_integers(candidate, cases):
             check(case, candidate)
 
 
-@pytest.mark.parametrize("cases", [SMALL, ALIGNED, TILES], ids=["small", "aligned", "tiles"])
+@KINDS
 def test_every_case_is_served(cases):
     for case in cases:
         assert not rank("wgrad", case.desc)[0].reason, case.name
@@ -90,6 +94,7 @@ def test_an_infinity_where_the_sum_ends_stays_one():
                 assert np.isinf(dw[:, 1:, 1:]).all() and np.isfinite(dw[:, 0]).all() and np.isfinite(dw[:, :, 0]).all()
 
 
+@pytest.mark.long
 def test_wgrad_is_adjoint_to_fprop_to_the_last_bit():
     for case in ALIGNED:
         x, w, g = (ints(*shape, seed=k) for k, shape in enumerate((case.x_shape, case.w_shape, case.desc.y_shape)))
@@ -99,6 +104,7 @@ def test_wgrad_is_adjoint_to_fprop_to_the_last_bit():
         assert (y * g).sum() == (w * dw).sum(), case.name
 
 
+@pytest.mark.long
 def test_two_runs_give_the_same_bits():
     case = square("", 7, 20, 12, 20, 3, 1, 1)
     x, g = floats(*case.x_shape), floats(*case.desc.y_shape, seed=1)
@@ -107,6 +113,7 @@ def test_two_runs_give_the_same_bits():
             assert np.array_equal(dw_of(candidate, case.desc, x, g), dw_of(candidate, case.desc, x, g)), candidate.name
 
 
+@pytest.mark.long
 def test_tiles_cut_into_slices_are_reached(as_h100):
     """Else the sum kernel would go untested."""
     cut = sum(bool(c.schedule(case.desc).slots) for case in TILES for c in candidates("wgrad")

@@ -105,6 +105,7 @@ MODES = {"8.0": [(False, mode) for mode in ("fp32", "bf16", "tf32", "fp16")],
 RESNET = {"8.0": 2, "8.6": 0}  # how many of the modes a residual network is trained in
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not EMULATED, reason="a real device has one compute capability")
 @pytest.mark.skipif(CHECKED, reason="test_conv_mma.py checks every access")
 def test_networks_train_in_every_mode_on_devices_before_hopper():

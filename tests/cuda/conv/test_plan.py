@@ -87,6 +87,7 @@ def run(pass_name: str, a: np.ndarray, b: np.ndarray, candidate: planner.Candida
     return download(out, "float32")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("unit", "huge"), [("wgmma", 2.0**60), ("mma", 2.0**60), ("mma", np.inf)])
 @pytest.mark.parametrize("pass_name", planner.PASSES)
 def test_float32_is_read_where_planes_lose_the_range(pass_name, unit, huge):

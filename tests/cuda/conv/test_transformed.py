@@ -80,7 +80,8 @@ def test_f23_is_right_to_the_bit_on_small_integers(candidate, channels):
 
 
 @pytest.mark.parametrize(("name", "tile", "f"), [("winograd", 4, (3, 3)), ("winograd", 2, (5, 5)), ("fft", 16, (3, 3)),
-                                                 ("fft", 16, (7, 7)), ("fft", 16, (6, 2)), ("fft", 32, (19, 19))])
+                                                 ("fft", 16, (7, 7)), ("fft", 16, (6, 2)),
+                                                 pytest.param("fft", 32, (19, 19), marks=pytest.mark.long)])
 @pytest.mark.parametrize("channels", [(3, 5), (20, 36)])
 def test_floats_are_right_at_every_remainder(name, tile, f, channels):
     """Where every access is checked, on every other map; integers meet them all."""
@@ -139,6 +140,7 @@ def test_chunks_and_blocks_of_channels_change_no_result(name, tile, f, monkeypat
 # ---- errors against float64 ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["relu", "normal", "offset", "uniform", "lognormal"])
 @pytest.mark.parametrize(("name", "tile", "f"), [("winograd", 2, 3), ("winograd", 4, 3), ("winograd", 2, 5),
                                                  ("fft", 16, 7)])
@@ -156,6 +158,7 @@ def test_errors_keep_the_promise(name, tile, f, kind):
             assert found <= 1e-6, (candidate.name, found)
 
 
+@pytest.mark.long
 def test_the_error_of_wgrad_does_not_grow_with_the_tiles():
     """32,768 tiles: one level of sums of 64 would have twice the error."""
     rng = np.random.default_rng(0)
@@ -165,6 +168,7 @@ def test_the_error_of_wgrad_does_not_grow_with_the_tiles():
     assert error(result(candidate, case, x, he(rng, case), g), exact("wgrad", case, x, he(rng, case), g)) <= 1.5e-6
 
 
+@pytest.mark.long
 def test_adjoints():
     for name, tile, f in (("winograd", 4, 3), ("fft", 16, 7)):
         case = square("", 3, 9, 20, 24, f, 1, f // 2)
@@ -175,6 +179,7 @@ def test_adjoints():
         assert abs((y * g).sum() - (w * dw).sum()) <= 1e-6 * size
 
 
+@pytest.mark.long
 def test_two_runs_give_the_same_bits():
     case = square("", 5, 14, 36, 40, 3, 1, 1)
     x, w, g = operands(case)
@@ -286,6 +291,7 @@ def test_large_filters_take_fft(as_h100):
     assert algorithm_of("fprop", square("", 8, 56, 128, 128, 3, 1, 1, 1, 128).desc, "fp32") == "direct"
 
 
+@pytest.mark.long
 def test_large_tiles_of_many_channels_find_room():
     """A tile of 64 x 64 has 13 MB of points at 384 channels in and out: few go at a time."""
     dense, depthwise = (square("", 32, 56, 384, 384, 31, 1, 15, 1, groups).desc for groups in (1, 384))

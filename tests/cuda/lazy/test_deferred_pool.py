@@ -195,6 +195,7 @@ def test_what_planes_do_not_hold_stays_float32(name):
     assert raw.tobytes() == wanted.tobytes() == y.numpy().tobytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 2.0 ** 60])
@@ -285,6 +286,7 @@ def test_gradients_read_the_index(launches):
     assert np.array_equal(got, max_pool2d_backward(g, where, hw=SHAPE[1:3], **WINDOW).numpy())
 
 
+@pytest.mark.long
 def test_capture_repeats_passes():
     """Of a pool, a joined array, and an index, of which some have no reader within the recording."""
     norm = Norm(*SHAPE)

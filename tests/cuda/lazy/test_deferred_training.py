@@ -18,7 +18,7 @@ from tests.cuda.process import CHECKED
 from tests.cuda.test_training import batches, forget_maps, step_of, trained
 
 pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("trains for long; its kernels have tests of their own"),
-              pytest.mark.usefixtures("device", "tensor_cores_first")]
+              pytest.mark.usefixtures("device", "tensor_cores_first"), pytest.mark.long]
 
 LARGEST_FILTERS = 8192  # elements; maps have more
 

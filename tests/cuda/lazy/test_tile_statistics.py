@@ -89,6 +89,7 @@ def check(y: np.ndarray, parts: np.ndarray) -> None:
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 @pytest.mark.parametrize("case", TAILS, ids=lambda case: case.name)
 def test_every_tile_counts_what_it_stores(pass_name: str, case: Case) -> None:
@@ -97,6 +98,7 @@ def test_every_tile_counts_what_it_stores(pass_name: str, case: Case) -> None:
             check(*stored(tile, case))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_pairs_of_outputs_are_counted(pass_name: str) -> None:
     for tile in tiles(pass_name, pairs=True):
@@ -269,6 +271,7 @@ def resnet() -> nn.Module:
 NETWORKS = {"vgg": vgg, "resnet": resnet}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("tensor_cores_first")
 @pytest.mark.parametrize("mode", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", NETWORKS)
@@ -286,6 +289,7 @@ def test_losses_are_those_of_the_pass(name: str, mode: str, launches: list[str],
     assert losses == pytest.approx(expected, rel=1e-5 if mode == "fp32" else 1e-2)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("tensor_cores_first")
 @pytest.mark.parametrize("mode", ["fp32", "bf16"])
 def test_captured_steps_have_the_same_bits(mode: str) -> None:

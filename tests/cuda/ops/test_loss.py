@@ -113,6 +113,7 @@ def test_a_probability_out_of_range_gives_nan():
     assert_equal_at(y, [np.nan, np.log(2), np.nan], rtol=1e-6)
 
 
+@pytest.mark.long
 def test_two_runs_give_the_same_bits():
     x, target = alpha.tensor(floats(2000, 3), device="cuda"), alpha.tensor(labels(2000, 3), device="cuda")
     assert label_cross_entropy(x, target).item() == label_cross_entropy(x, target).item()

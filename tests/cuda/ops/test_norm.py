@@ -234,6 +234,7 @@ def test_forward_and_backward_have_one_mask():
     assert_equal_at(dbeta, (y.numpy() > 0).sum(0))
 
 
+@pytest.mark.long
 def test_two_runs_give_the_same_bits():
     x, g = (alpha.tensor(floats(1500, 12, seed=seed), device="cuda") for seed in (0, 1))
 

@@ -68,6 +68,7 @@ def test_agrees_with_the_cpu(case):
     agree(case)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape, axes, aligned, wide", [
     ((3, 8), (1,), 1, False), ((3, 7), (1,), 0, False), ((1, 7), (1,), 1, False), ((3, 2, 8), (1,), None, True),
     ((3, 2, 7), (1,), None, False)])

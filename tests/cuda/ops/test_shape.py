@@ -127,6 +127,7 @@ def test_the_permutations_take_the_kernels_they_should() -> None:
     assert kernel((4, 1, 64), (1, 0, 2)) == "none"
 
 
+@pytest.mark.long
 def test_units_of_copied_boxes_are_aligned() -> None:
     def unit(rows: int, first: int, count: int, write: bool) -> str:
         return cuda_shape.part("slice_axes", (4, rows), ((0, 2, 1), (first, count, 1)), 4, write).kernel.entry

@@ -16,7 +16,7 @@ from alpha.cuda.runtime.context import context
 from tests.cuda.process import COUNTS_LIVE
 from tests.cuda.test_training import small_resnet, small_vgg
 
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, pytest.mark.long]
 
 
 def batches(count: int, size: int = 4) -> list[tuple[alpha.Tensor, alpha.Tensor]]:

@@ -13,7 +13,7 @@ import alpha
 from alpha import nn, ops, optim
 from tests.cuda.runtime.test_capture import batches
 
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, pytest.mark.long]
 
 STEPS = 7
 

@@ -12,7 +12,7 @@ from alpha import nn, ops
 from alpha.cuda.runtime import memory
 from tests.cuda.process import COUNTS_LIVE
 
-pytestmark = [pytest.mark.cuda, COUNTS_LIVE]
+pytestmark = [pytest.mark.cuda, COUNTS_LIVE, pytest.mark.long]
 
 
 def _backward(loss):

@@ -15,7 +15,7 @@ from alpha import nn, ops, optim
 from alpha.cuda.runtime.kernel import Kernel
 from tests.cuda.runtime.test_capture import batches
 
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, pytest.mark.long]
 
 STEPS = 8   # of which six are repeated, or recorded
 

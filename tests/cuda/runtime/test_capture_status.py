@@ -11,7 +11,7 @@ import pytest
 import alpha
 from alpha import nn
 
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, pytest.mark.long]
 
 
 def ones(*shape: int) -> alpha.Tensor:

@@ -15,7 +15,7 @@ from alpha.cuda.runtime.context import arch_of, context
 from alpha.errors import DeviceError
 from tests.cuda.process import EMULATED, run, start
 
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, pytest.mark.long]
 
 MAKE = "import alpha, numpy as np\nx = alpha.tensor(np.arange(100000, dtype='float32'), device='cuda')\n"
 

@@ -15,7 +15,7 @@ from alpha.cuda.runtime import memory
 from alpha.errors import AlphaError, DTypeError, GraphError, ShapeError
 from tests.cuda.process import COUNTS_LIVE
 
-pytestmark = [pytest.mark.cuda, COUNTS_LIVE]
+pytestmark = [pytest.mark.cuda, COUNTS_LIVE, pytest.mark.long]
 
 DTYPES = ["float32", "bfloat16", "float16", "int32", "int64", "uint8", "bool"]
 

@@ -66,6 +66,7 @@ def test_reshaped_shares_and_copy_copies():
     assert memory.download(z, "float32").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.long
 @COUNTS_LIVE
 def test_bytes_are_counted(pool):
     free_cached()
@@ -215,6 +216,7 @@ def test_the_summary_names_the_largest(pool):
         assert part in text, part
 
 
+@pytest.mark.long
 @COUNTS_LIVE
 def test_the_summary_tells_what_was_made_again(pool):
     alpha.recompute_summary(reset=True)

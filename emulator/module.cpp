@@ -70,7 +70,7 @@ int cuModuleUnload(Module* m) {
   delete m;
   return OK;
 }
-static std::string source_line(const Module* m, const void* where) {  // " at kernel.cu:42", by addr2line
+static std::string source_line(const Module* m, const void* where) {  // " at <file>:<line>", by addr2line
   Dl_info info;
   if (!where || !dladdr(where, &info)) return "";
   char command[512], line[512] = "";

@@ -1,4 +1,4 @@
-"""pytest -p tests.emulator.plugin -m cuda: the tests of the CUDA backend on the emulated driver (README.md)."""
+"""pytest -p emulator.plugin -m cuda: the tests of the CUDA backend on the emulated driver (README.md)."""
 
 from __future__ import annotations
 
