@@ -22,12 +22,12 @@ MOST = 2048
 
 # What is kept for good, and by what: none of it by a shape.
 UNBOUNDED = {
-    "backend.get_backend": "devices", "build.version_of": "compilers", "cpu/pointwise._kernel": "ops with an equation",
+    "core/device.get_backend": "devices", "build.version_of": "compilers", "cpu/pointwise._kernel": "ops with an equation",
     "cpu/pointwise._kinds": "ops with an equation", "cpu/pointwise._ready": "ops with an equation",
     "cuda/runtime/libcuda.library": "nothing", "cuda/runtime/memory._kept_counters": "numbers of bits",
     "cuda/runtime/toolchain._has_nvcc": "nothing", "cuda/runtime/toolchain._pack": "folders of packed kernels",
-    "cuda/runtime/toolchain._workers": "nothing", "fuse/follow._following": "ops and dtypes",
-    "inputs/sizes.host_nbytes": "nothing", "packed._there": "packs", "packed._opened": "files of packed kernels"}
+    "cuda/runtime/toolchain._workers": "nothing", "core/follow._following": "ops and dtypes",
+    "core/inputs/sizes.host_nbytes": "nothing", "packed._there": "packs", "packed._opened": "files of packed kernels"}
 
 
 def caches() -> Iterator[tuple[str, int | None]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from alpha.config import VARIABLES, Config, config
+from alpha.core.config import VARIABLES, Config, config
 from alpha.errors import ConfigError
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "env_vars.md"

@@ -14,8 +14,8 @@ import alpha.nn.functional as F
 import alpha.onnx
 import models
 from alpha import nn, ops, optim
+from alpha.core.tensor import Tensor
 from alpha.errors import AlphaError, ConfigError
-from alpha.tensor import Tensor
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")

@@ -11,7 +11,7 @@ import pytest
 
 import alpha
 from alpha import ops
-from alpha.op import Op
+from alpha.core.op import Op
 
 STUB = ast.parse((Path(ops.__file__).parent / "__init__.pyi").read_text())
 SIGNATURES = {node.name: node.args for node in STUB.body if isinstance(node, ast.FunctionDef)}

@@ -15,7 +15,7 @@ import pytest
 import alpha
 import models
 from alpha import nn, ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.cpu import memory
 from alpha.errors import GraphError
 from alpha.recompute import plan, recipe

@@ -11,7 +11,7 @@ import pytest
 import alpha
 import models
 from alpha import nn, ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.recompute import plan, recipe
 from tests.recompute_plans import plan_of
 from tests.test_recompute import image

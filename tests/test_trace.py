@@ -6,7 +6,7 @@ import re
 import time
 
 from alpha import config, ops
-from alpha.trace import Trace, late, running, timed
+from alpha.core.trace import Trace, late, running, timed
 
 SHORT, LONG = 0.01, 0.05  # seconds
 

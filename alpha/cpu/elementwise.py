@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.cpu import native
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from alpha.build import written
+from alpha.core.op import Op, registry
 from alpha.cpu import native
 from alpha.cpu.memory import empty
-from alpha.op import Op, registry
 from alpha.ops.elementwise import broadcast_shape
 from alpha.ops.layout import broadcast_strides, merged
 

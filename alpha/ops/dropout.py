@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from alpha import random
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Seed, Share, Size
-from alpha.op import op
-from alpha.tensor import Tensor
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Seed, Share, Size
+from alpha.core.op import op
+from alpha.core.tensor import Tensor
 
 
 @checked

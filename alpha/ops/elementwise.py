@@ -13,16 +13,16 @@ from math import pi
 from math import sqrt as sqrt_of
 from typing import Any
 
-from alpha.backend import FLOAT_DTYPES, get_backend
-from alpha.errors import ConfigError, DTypeError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.dtypes import DType, check_value
-from alpha.inputs.kinds import Limit
-from alpha.op import Op, Spec, op
+from alpha.core.device import FLOAT_DTYPES, get_backend
+from alpha.core.errors import ConfigError, DTypeError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.dtypes import DType, check_value
+from alpha.core.inputs.kinds import Limit
+from alpha.core.op import Op, Spec, op
+from alpha.core.tensor import Number, Tensor
 from alpha.ops.checks import check_alike
 from alpha.ops.create import full, zeros_like
 from alpha.ops.reduce import Shape, unbroadcast
-from alpha.tensor import Number, Tensor
 
 Vjp = Callable[[Tensor, Any], Any]
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from alpha.gradcheck import assert_equal_at, gradcheck
-from alpha.methods import twins
+from alpha.interop import twins
 from alpha.testing.agree import Case, agree, floats, ints
 
 __all__ = ["Case", "agree", "assert_equal_at", "floats", "gradcheck", "ints"]

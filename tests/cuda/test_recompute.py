@@ -11,7 +11,7 @@ import pytest
 
 import alpha
 from alpha import nn, ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.cuda.ops.pointwise import chain
 from alpha.cuda.runtime import arena
 from alpha.errors import OutOfMemoryError

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from alpha import ops
-from alpha.op import Op
+from alpha.core.op import Op
 
 NAMESPACES = ("alpha", "alpha.ops", "alpha.nn", "alpha.nn.functional", "alpha.nn.init", "alpha.optim", "alpha.data",
               "alpha.training", "alpha.checkpoint", "alpha.onnx", "alpha.testing", "alpha.errors", "alpha.Tensor",

@@ -11,8 +11,8 @@ import numpy as np
 import alpha
 import models
 from alpha import nn, ops, optim
+from alpha.core.op import op
 from alpha.data import DataLoader
-from alpha.op import op
 from alpha.training import fit
 
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
