@@ -22,10 +22,12 @@ HOME = Path(__file__).parent.parent     # the folder of alpha
 class AlphaError(Exception):
     """Base of every error that alpha raises on purpose."""
 
+    __module__ = "alpha.errors"     # the name that tracebacks show, under which users import it
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if cls.__module__ == __name__:
-            cls.__module__ = "alpha.errors"     # the name that tracebacks show, under which users import it
+            cls.__module__ = AlphaError.__module__
 
 
 class ShapeError(AlphaError, ValueError):

@@ -67,8 +67,8 @@ class _Following(Op):
             "__module__": of.__module__, "mixed": " ".join([arg.name for arg in of.args]), "cheap": True,
             "shape": self._shape(of.shape), "vjp": self._vjp if of.differentiable else None}))
 
-    def bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        return list(args), attrs    # the op has put them in order
+    def bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[list[Any], dict[str, Any], bool]:
+        return list(args), attrs, False     # the op has put them in order
 
     def _shape(self, shape: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(shape)

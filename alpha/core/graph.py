@@ -51,10 +51,11 @@ class Node:
     """One call of an op, as backward needs it."""
 
     __slots__ = ("__weakref__", "arg_meta", "arrays", "attrs", "edges", "hooks", "needs", "op", "order", "out_meta",
-                 "plan", "saved", "where")
+                 "plan", "saved", "values", "where")
 
     def __init__(self, op: Any, attrs: dict[str, Any], edges: Sequence[Any], needs: Sequence[bool], saved: list[Any],
-                 arrays: list[Any], arg_meta: Sequence[Any], out_meta: Sequence[tuple[Any, str, str]]) -> None:
+                 arrays: list[Any], arg_meta: Sequence[Any], out_meta: Sequence[tuple[Any, str, str]],
+                 values: dict[str, Any] | None = None) -> None:
         self.op = op
         self.attrs = attrs
         self.edges = edges          # per arg: None, a leaf Tensor, (node, output index), or a list of those
@@ -63,6 +64,7 @@ class Node:
         self.arrays: Any = arrays    # of the saved args, to see whether one got others since
         self.arg_meta = arg_meta    # per arg: (shape, dtype), or a list of those, or None
         self.out_meta = out_meta    # per saved output: (shape, dtype, device)
+        self.values: Any = values    # what gradients see besides what is saved: shapes and dtypes of args, by name
         self.hooks: dict[int, list[Callable[[Tensor], Tensor | None]]] | None = None
         self.plan: Any = None        # alpha.recompute.plan.Plan: what is made again, and what for
         self.order = next(versions.numbers)
@@ -216,17 +218,18 @@ class _Walk:
                 "pass retain_graph=True to every backward but the last, or compute the loss again"))
         edges = node.edges
         try:
-            there = self._there(node)
-            results = node.op.vjps(node, grads, there)
-            del there
+            results = node.op.vjps(node, grads, None if node.op.adds is None else self._there(node))
         except AnomalyError as error:  # an op inside the vjp made it: name the op of the forward pass
             raise AnomalyError(message(f"backward of {node.op.name}", "its gradient has a NaN, the forward pass was at "
                                        f"{node.where or call_site()}", "look at the inputs of this op")) from error
         if config.watch and config.check_nan:
             flat = [r for result in results for r in (result if isinstance(result, list) else [result])]
             raise_if_nan([r for r in flat if r is not None], f"backward of {node.op.name}", node.where or call_site())
-        if not self.retain_graph:
-            node.release()
+        if not self.retain_graph:   # as Node.release does
+            node.saved = None
+            node.edges = node.arrays = ()
+            if node.plan is not None:
+                node.plan.release()
         del grads, node
         left = list(results)[::-1]  # each is let go of as it is given, so that the next may be added to it in place
         del results
@@ -243,7 +246,7 @@ class _Walk:
 
         Nobody else may hold it: two references are the list's, and that of the call that counts.
         """
-        edge = None if node.op.adds is None else node.edges[node.op.adds]
+        edge = node.edges[node.op.adds]
         if not isinstance(edge, tuple) or recording.get():
             return None
         grads, k = self.pending.get(edge[0]), edge[1]

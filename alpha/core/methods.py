@@ -52,6 +52,8 @@ CALLS = {
 def _numbers(a: Any, b: Any) -> tuple[Any, Any]:
     """Returns two operands: of a mask of bools and numbers, the mask as 0 and 1 in the other's dtype."""
     is_tensor = isinstance(b, Methods)      # mypy would narrow b to what has no astype
+    if is_tensor and a.dtype is b.dtype:
+        return a, b
     if is_tensor and (a.dtype == "bool") != (b.dtype == "bool"):
         return (a.astype(b.dtype), b) if a.dtype == "bool" else (a, b.astype(a.dtype))
     if not is_tensor and a.dtype == "bool" and type(b) in (int, float):
@@ -81,13 +83,21 @@ class Methods(Generic[TensorT]):
         shape: tuple[int, ...]
         dtype: str
 
-    def __add__(self, other: TensorT | Number) -> TensorT: return TABLE["add"](*_numbers(self, other))
+    def __add__(self, other: TensorT | Number) -> TensorT:
+        a, b = _numbers(self, other)
+        return TABLE["add"](a, b)
     def __radd__(self, other: TensorT | Number) -> TensorT: return TABLE["add"](*_numbers(self, other)[::-1])
-    def __sub__(self, other: TensorT | Number) -> TensorT: return TABLE["sub"](*_numbers(self, other))
+    def __sub__(self, other: TensorT | Number) -> TensorT:
+        a, b = _numbers(self, other)
+        return TABLE["sub"](a, b)
     def __rsub__(self, other: TensorT | Number) -> TensorT: return TABLE["sub"](*_numbers(self, other)[::-1])
-    def __mul__(self, other: TensorT | Number) -> TensorT: return TABLE["mul"](*_numbers(self, other))
+    def __mul__(self, other: TensorT | Number) -> TensorT:
+        a, b = _numbers(self, other)
+        return TABLE["mul"](a, b)
     def __rmul__(self, other: TensorT | Number) -> TensorT: return TABLE["mul"](*_numbers(self, other)[::-1])
-    def __truediv__(self, other: TensorT | Number) -> TensorT: return TABLE["div"](*_numbers(self, other))
+    def __truediv__(self, other: TensorT | Number) -> TensorT:
+        a, b = _numbers(self, other)
+        return TABLE["div"](a, b)
     def __rtruediv__(self, other: TensorT | Number) -> TensorT: return TABLE["div"](other, self)
     def __floordiv__(self, other: TensorT | Number) -> TensorT: return TABLE["floor_divide"](self, other)
     def __rfloordiv__(self, other: TensorT | Number) -> TensorT: return TABLE["floor_divide"](other, self)

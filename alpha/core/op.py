@@ -12,34 +12,45 @@
     @relu.impl("cpu")
     def relu_cpu(x): return np.maximum(x, 0)
 
-The class becomes an `Op`, a callable. Its vocabulary:
+The class becomes an `Op`, a callable. Its vocabulary has four groups; a name that is in none of them is refused.
 
+Inputs, what it takes:
     args      names of the tensor inputs; "b?" may be None; "*xs" is a list of tensors
-    saves     the args and outs that the gradients read; everything else is freed
-    spares    a dict, name of a saved out -> attribute: where that is None, no gradient reads the out, and it is freed
-    outs      what an implementation returns; default "y"
-    returns   the outs that the caller gets (default: all), of which the floating ones carry gradients
-    mutates   the args that an implementation changes in place; what the backend derived from them is dropped before
     dtypes    "float" (default), "number" or "any": what the args may hold
     mixed     args exempt from "one dtype for all" and from `dtypes` (labels, indices)
     parameters  args that may be float32, all of them, where the others are float16 or bfloat16 (the common dtype then)
     follows   True (that of an equation): float32 args beside the 16 bits of the precision mode are taken, and computed
               with in float32; the result has the 16 bits, see alpha.core.follow
     scalars   True: Python numbers are taken for tensors, and handed on as they are
-    label     what messages call the op, where that is not its name
-    moves     True: the outputs live on the device named by the attribute `device`
-    gives     class of the results: Tensor (default), or one of alpha.core.views that refuses what would go wrong
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults. Annotations
               say what each may be, and are checked in every call: see alpha.core.inputs, arguments and kinds
-    equation  of a pointwise op: what every device's kernel is made from, see alpha.core.equation
+    named     attributes that are given by name alone
     presets   attribute -> function of what was given for it (None: nothing); it may look at settings, as canon may not
+
+Results, what it returns:
+    shape     pure; one shape tuple or Spec per out; raises ShapeError
+    by_value  True: `shape` is asked in every call, not once for all of one signature: it looks at elements, or the
+              attributes are others each time
+    outs      what an implementation returns; default "y"
+    returns   the outs that the caller gets (default: all), of which the floating ones carry gradients
+    mutates   the args that an implementation changes in place; what the backend derived from them is dropped before
+    gives     class of the results: Tensor (default), or one of alpha.core.views that refuses what would go wrong
+    moves     True: the outputs live on the device named by the attribute `device`
+    equation  of a pointwise op: what every device's kernel is made from, see alpha.core.equation
+
+Gradient:
+    saves     the args and outs that the gradients read; everything else is freed
+    spares    a dict, name of a saved out -> attribute: where that is None, no gradient reads the out, and it is freed
+    adds      the arg to whose gradient that has arrived already the vjp may add in place: s.there
+    vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
+
+Hints:
+    label     what messages call the op, where that is not its name
     batched   True: the first axis of the first arg is that of the samples; where there are none, no implementation is
               called, and the outs are zeros, if they have elements at all
     cheap     True, or the names of some outs: they are made again in backward rather than kept, see docs/memory.md
     again     optional, where a call does more than make outs: (s, **attrs) -> the cheap ones, from args and other outs
     flops     optional, for estimates: (size of y, *args) -> operations of a call
-    shape     pure; one shape tuple or Spec per out; raises ShapeError
-    vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
 
 In a vjp, `s.<name>` is what was saved, and `s.<arg>_shape`, `s.<arg>_dtype` are always there. Gradients are written
 with ops, so they can be differentiated again.
@@ -48,30 +59,35 @@ with ops, so they can be differentiated again.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, TypeVar
 
-from alpha.core import versions
+from alpha.core.call import MOST, Settled, changing, computed, given, joined, recorded
 from alpha.core.config import config
 from alpha.core.device import FLOAT_DTYPES, device_type, get_backend
 from alpha.core.equation import Equation
 from alpha.core.errors import AlphaError, ArgumentError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
-from alpha.core.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording, state
-from alpha.core.inplace import kin
-from alpha.core.inputs.registry import check_free, origin
-from alpha.core.inputs.returned import Spec, accept, kind_of, refuse_gradient, watched
-from alpha.core.inputs.sizes import explain
-from alpha.core.names import DEVICES, DTYPES
-from alpha.core.saved import Values, remaking, unpack
+from alpha.core.graph import Node, call_site, grad_enabled, raise_if_nan, recording, state
+from alpha.core.inputs.registry import check_free, did_you_mean, origin
+from alpha.core.inputs.returned import Spec, kind_of, refuse_gradient
+from alpha.core.saved import Values, unpack
 from alpha.core.signature import FOLLOWS, Signature, check_names
 from alpha.core.table import TABLE, registry
 from alpha.core.tensor import Tensor
-from alpha.core.trace import Trace, timed, watchers
-from alpha.core.views import PossibleView, View
+from alpha.core.views import View
 
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 
+GROUPS = {  # the vocabulary of an op's class
+    "inputs": ("args", "dtypes", "mixed", "parameters", "follows", "scalars", "canon", "named", "presets"),
+    "results": ("shape", "by_value", "outs", "returns", "mutates", "gives", "moves", "equation"),
+    "gradient": ("saves", "spares", "adds", "vjp"),
+    "hints": ("label", "batched", "cheap", "again", "flops")}
+KEYS = [key for keys in GROUPS.values() for key in keys]
+
+_lock = threading.Lock()    # of Op.settled, when entries come and go
 observers: list[Callable[[Op, Sequence[Any], dict[str, Any], list[Tensor]], None]] = []  # told of every call, its outs
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -97,9 +113,10 @@ class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
-    __slots__ = ("adds", "again", "batched", "cheap", "checked", "differentiable", "equation", "flops", "foreign",
-                 "gives", "impls", "looked_at", "moves", "mutates", "outs", "own", "returned", "saved_args",
-                 "saved_outs", "single", "spares", "vjp", "vjp_of", "written")
+    __slots__ = ("adds", "again", "batched", "cheap", "checked", "compute", "differentiable", "equation", "flops",
+                 "foreign", "give", "gives", "impls", "in_order", "looked_at", "moves", "mutates", "outs", "own",
+                 "returned", "saved_args", "saved_outs", "settled", "single", "spares", "steady", "vjp",
+                 "vjp_of", "written")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
@@ -119,6 +136,7 @@ class Op(Signature):
         self.foreign = not self.own and not body.get("equation")
         self.vjp: Callable[..., Sequence[Any]] | None = body.get("vjp")
         self.vjp_of = {a.name: body[f"vjp_{a.name}"] for a in self.args if f"vjp_{a.name}" in body}
+        self.in_order = tuple([self.vjp_of.get(a.name) for a in self.args])
         names = {a.name: k for k, a in enumerate(self.args)}
         saves = body.get("saves", "").split()
         check_names(self, self.outs, body)
@@ -136,6 +154,12 @@ class Op(Signature):
         self.impls: dict[str, Callable[..., Any]] = {}
         self.looked_at: set[int] = set()    # ids of implementations whose first call was looked at
         self.written = cls
+        self.compute = changing if self.mutates else computed   # the stages that an op's class decides: see core.call
+        self.give = joined if self.gives is View else given
+        # Whether calls of one signature are settled alike. A user's shape rule is asked in every call: it may look at
+        # what it likes. Steps of optimizers have other attributes each time.
+        self.steady = self.own and not body.get("by_value", False) and not (self.variadic and self.mutates)
+        self.settled: dict[Any, Settled] = {}   # by signature: see `_settle`
         text = body.get("equation")
         self.equation = text and Equation(self.name, text, tuple(names), self.attr_names)
 
@@ -171,56 +195,43 @@ class Op(Signature):
         return tuple(self._run(args, attrs))
 
     def _run(self, args: Sequence[Any], attrs: dict[str, Any]) -> list[Tensor]:
+        kept = True
         if len(args) != self.arity or attrs:
-            args, attrs = self.bind(args, attrs)
-        arrays, device, dtype, needs = self.check(args)
-        if dtype is FOLLOWS:
-            return TABLE["followed"](self, args, attrs)
-        specs = self.shape(*args, **attrs)
-        implementation = self.impls.get(device) or self._find(device)
-        if self.batched and not args[0].shape[0]:
-            implementation = partial(_zeros, specs, dtype, device)
-        if self.foreign and id(implementation) not in self.looked_at:
-            implementation = watched(self, implementation, args, device)
-        if config.watch and config.debug > 1:
-            implementation = self._traced(implementation, device)
-        if watchers:
-            implementation = watchers[-1].around(self, args, device, implementation)
-        followers: Any = None
-        if self.mutates and attrs.get("training", True):    # a norm in inference changes nothing
-            followers = self._bump(args, device)
-            if followers:
-                arrays = self.check(args)[0]    # one may have got a copy
-        try:
-            result = implementation(*arrays, **attrs)
-        except (MemoryError, OverflowError, ValueError) as error:
-            explain(self.label, error, (specs,) if self.single else specs, dtype, args)
-            raise
-        for t, others in followers or ():
-            if others:
-                kin.follow(t, others)
-        if self.moves:
-            device = DEVICES[attrs["device"]]
-        if self.single:
-            specs, result = (specs,), (result,)
-        if self.checked:
-            result = accept(self, result, specs, dtype, device, arrays if self.foreign else ())
-        outs = []
-        for spec, data in zip(specs or (), result or ()):
-            shape, kind = (spec.shape, DTYPES.get(spec.dtype, spec.dtype)) if isinstance(spec, Spec) else (spec, dtype)
-            outs.append(self.gives(data, shape, kind, device))
-        if self.gives is View:
-            if state.quiet:
-                outs[0].__class__ = View if self.name == "reshape" else PossibleView
-            else:
-                kin.join(args[0], outs[0], self.name, attrs)
+            args, attrs, kept = self.bind(args, attrs)
+        key, arrays, needs = self.read(args)
+        if attrs:
+            key = *key, id(attrs)
+        settled = self.settled.get(key) if kept else None
+        if settled is None:
+            settled = self._settle(args, attrs, key if kept and self.steady else None)
+            if settled is None:
+                return TABLE["followed"](self, args, attrs)  # type: ignore[no-any-return]
+        result = self.compute(self, settled, args, attrs, arrays)
+        outs = self.give(self, settled, args, attrs, arrays, result)
         if needs is not None and recording.get() and self.differentiable:
-            self._record(args, attrs, needs, outs)
+            recorded(self, settled, args, attrs, needs, outs)
         if config.watch and config.check_nan:
             raise_if_nan(outs, self.name, call_site())
         for observe in observers:
             observe(self, args, attrs, outs)
         return outs
+
+    def _settle(self, args: Sequence[Any], attrs: dict[str, Any], key: Any) -> Settled | None:
+        """Checks a call and works out its results; keeps that under the key, unless it is None.
+
+        Returns None for float32 beside the 16 bits of the mode: see alpha.core.follow.
+        """
+        _, device, dtype, _ = self.check(args)
+        if dtype is FOLLOWS:
+            return None
+        made = Settled(self, args, attrs, device, dtype)
+        # Of a number in a call with integers, the shape rule sees whether they can hold it.
+        if key is not None and (not self.scalars or dtype in FLOAT_DTYPES):
+            with _lock:
+                while len(self.settled) >= MOST:
+                    del self.settled[next(iter(self.settled))]
+                self.settled[key] = made
+        return made
 
     def _find(self, device: str) -> Callable[..., Any]:
         kind, backend = device_type(device), get_backend(device)
@@ -231,73 +242,6 @@ class Op(Signature):
                                       f'add one with @{self.name}.impl("{kind}"), or move the tensors: x.to("cpu")'))
         return self.impls[kind]
 
-    def _traced(self, implementation: Callable[..., Any], device: str) -> Callable[..., Any]:
-        """Wraps an implementation so that each call prints one line: op, shapes, attributes, time."""
-        def run(*arrays: Any, **attrs: Any) -> Any:
-            shapes = ", ".join("x".join(map(str, a.shape)) for a in arrays if hasattr(a, "shape"))
-            settings = "".join(f" {name}={value}" for name, value in attrs.items())
-            with timed(Trace(f"{self.name}({shapes}){settings} {device}"), get_backend(device).synchronize):
-                return implementation(*arrays, **attrs)
-        return run
-
-    def _bump(self, args: Sequence[Any], device: str) -> list[Any]:
-        """Raises the versions of the args that are about to change, and tells the backend.
-
-        Returns the args that have views, with the views that have copies.
-        """
-        followers = []
-        for arg, value in zip(self.args, args):
-            if arg.name in self.mutates and value is not None:
-                tensors = value if arg.many else (value,)
-                related = [t for t in tensors if t._kin is not None]
-                followers += [(t, others) for t in related
-                              if (others := kin.prepare(self.name, t)) or t._kin is not None]
-                arrays = [t.array for t in tensors]
-                versions.about_to_change(device, arrays)
-                get_backend(device).forget(arrays)
-                versions.note(versions.histories(device, arrays))
-        return followers
-
-    def _record(self, args: Sequence[Any], attrs: dict[str, Any], needs: Sequence[bool], outs: list[Tensor]) -> None:
-        """Makes the Node of this call and points the returned floating outputs to it."""
-        edges: list[Any] = []
-        meta: list[Any] = []
-        newest = versions.newest
-        for value in args:
-            if isinstance(value, Tensor):
-                meta.append((value.shape, value.dtype))
-                if value._requires_grad:
-                    made = value._node
-                    edges.append(value if made is None else made if made[0].order > newest else edge_of(value, made))
-                else:
-                    edges.append(None)
-            elif type(value) is list:
-                meta.append([(t.shape, t.dtype) for t in value])
-                edges.append([t.edge() for t in value])
-            else:
-                meta.append(None)
-                edges.append(None)
-        saved: list[Any] = []
-        arrays: list[Any] = []
-        kept: list[Any] = []
-        for _, k in self.saved_args:
-            value = args[k]
-            saved.append(value)
-            arrays.append(value.array if isinstance(value, Tensor) else _arrays(value))
-        for name, k in self.saved_outs:
-            t = outs[k]
-            saved.append(None if name in self.spares and attrs[self.spares[name]] is None else t.array)
-            kept.append((t.shape, t.dtype, t.device))
-        node = Node(self, attrs, edges, needs, saved, arrays, meta, kept)
-        if remaking.segments or config.recompute != "none":
-            remaking.plan(node, args, outs)
-        if watchers:
-            watchers[-1].recorded(node)
-        for k, t in enumerate(outs):
-            if k < self.returned and t.dtype in FLOAT_DTYPES:
-                t._requires_grad = True
-                t._node = (node, k)
-
     def vjps(self, node: Node, grads: list[Any], there: Tensor | None = None) -> list[Any]:
         """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs.
 
@@ -306,9 +250,12 @@ class Op(Signature):
         s = unpack(node)
         s.there = there
         g = grads[0] if self.returned == 1 else tuple(grads)
-        state.quiet = self.own  # a user's gradient may change views
         try:
-            results = self._results(g, s, node)
+            if self.own:
+                results = self._results(g, s, node)
+            else:
+                state.quiet = False     # a user's gradient may change views
+                results = self._results(g, s, node)
         except (TypeError, AttributeError) as error:
             if self.own or self.returned == 1 or None not in grads:
                 raise
@@ -338,8 +285,9 @@ class Op(Signature):
     def _results(self, g: Any, s: Values, node: Node) -> list[Any]:
         """Calls the vjps that are wanted."""
         if self.vjp is None:
-            return [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None
-                    for arg, need in zip(self.args, node.needs)]
+            attrs = node.attrs
+            return [(vjp or self._vjp_of(arg.name))(g, s, **attrs) if need else None
+                    for arg, vjp, need in zip(self.args, self.in_order, node.needs)]
         results = self.vjp(g, s, node.needs, **node.attrs)
         if not isinstance(results, (tuple, list)) or len(results) != len(self.args):
             count = len(results) if isinstance(results, (tuple, list)) else kind_of(results)
@@ -364,16 +312,15 @@ def _ours(module: str) -> bool:
     return module.startswith("alpha.")
 
 
-def _zeros(specs: Any, dtype: str, device: str, *arrays: Any, **attrs: Any) -> Any:
-    """Stands for the implementation of an op on no samples: returns zeros."""
-    if isinstance(specs, list):
-        return [_zeros(spec, dtype, device) for spec in specs]
-    shape, kind = specs if specs.__class__ is Spec else (specs, dtype)
-    return get_backend(device).full(shape, 0, kind, device)
-
-
-def _arrays(value: Any) -> Any:
-    return [t.array for t in value] if isinstance(value, list) else None
+def _refuse_unknown(cls: type) -> None:
+    """Raises ArgumentError for what an op's class has that is no key of the vocabulary."""
+    known = [*KEYS, *[f"vjp_{arg.strip('*?')}" for arg in vars(cls)["args"].split()]]
+    for key in vars(cls):
+        if key[:1] != "_" and key not in KEYS and not key.startswith("vjp_"):
+            groups = "; ".join(f"{group}: {' '.join(keys)}" for group, keys in GROUPS.items())
+            raise ArgumentError(message("op", f"the class {cls.__name__} has {key}, which is no key of an op "
+                                        f"({groups})", f"correct the name{did_you_mean(key, known)}; helpers stand "
+                                        "outside of the class, or begin with _"))
 
 
 def op(cls: type) -> Op:
@@ -382,7 +329,8 @@ def op(cls: type) -> Op:
     The same file or notebook may do so again; the new op has the name then, without the implementations of the old one.
     Raises:
         DTypeError: it is no class.
-        ArgumentError: it has no args or shape, or names in `saves`, say, what the op does not have.
+        ArgumentError: it has no args or shape, a key that is none of the vocabulary, or names in `saves`, say, what
+            the op does not have.
         ConfigError: an op of another file has the name.
     """
     if not isinstance(cls, type):
@@ -390,6 +338,7 @@ def op(cls: type) -> Op:
     for needed, like in (("args", 'args = "x"'), ("shape", "def shape(x): return x.shape")):
         if needed not in vars(cls):
             raise ArgumentError(message("op", f"the class {cls.__name__} has no {needed}", f"add one, such as {like}"))
+    _refuse_unknown(cls)
     had = registry.get(cls.__name__)
     check_free("op", "an op", cls.__name__, had and had.written, cls)
     made = Op(cls)

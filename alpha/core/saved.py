@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 from alpha.core import versions
 from alpha.core.device import Array
 from alpha.core.errors import GraphError, MissingError, message
-from alpha.core.graph import Node, grad_enabled, state
+from alpha.core.graph import Node, recording, state
 from alpha.core.tensor import Tensor
 
 EARLY = ("", "planes")  # forms of Backend.form that others follow
@@ -20,11 +20,13 @@ class Remaking:
 
     Attributes:
         plan: (node, args, outs): puts Parts in the place of what the node saves, where that pays.
+        worth: by device, bytes of args and results from which `auto` looks at a call.
         segments: how many functions of alpha.recompute are being run, in all threads.
     """
 
     def __init__(self) -> None:
         self.plan: Callable[[Node, Sequence[Any], Sequence[Tensor]], None] = lambda node, args, outs: None
+        self.worth = {"cpu": 0}
         self.segments = 0
 
 
@@ -57,11 +59,9 @@ class Values:
     there: Tensor | None
     _release: Callable[[], None] | None = None
 
-    def __init__(self, values: dict[str, Any], release: Callable[[], None] | None = None) -> None:
-        """release: has the call let go of what it saved, where these values are all that will be asked for."""
+    def __init__(self, values: dict[str, Any]) -> None:
+        """values: by name; `_release` has the call let go of what it saved, where nothing else will be asked for."""
         self.__dict__ = values
-        if release:
-            self._release = release
 
     def __getattr__(self, name: str) -> Any:
         known = [n for n in self.__dict__ if not n.startswith("_")]
@@ -88,14 +88,7 @@ def unpack(node: Node) -> Values:
 
     Raises GraphError for what was changed since.
     """
-    op = node.op
-    values: dict[str, Any] = {"_op": op}
-    for arg, meta in zip(op.args, node.arg_meta):
-        if isinstance(meta, list):
-            values[arg.shape_key] = [m[0] for m in meta]
-            values[arg.dtype_key] = meta[0][1] if meta else ""
-        else:
-            values[arg.shape_key], values[arg.dtype_key] = meta or (None, None)
+    op, values = node.op, node.values.copy()
     changed = versions.newest > node.order  # something was
     for (name, k), value, data in zip(op.saved_args, node.saved, node.arrays):
         if isinstance(value, Tensor):
@@ -112,6 +105,16 @@ def unpack(node: Node) -> Values:
                 elif t.array is not array or (changed and versions.changed_since(t.device, array, node.order)):
                     _refuse_changed(f"{name}[{j}]", node, t, array)
         values[name] = value
+    if op.saved_outs:
+        _add_outs(node, values, changed)
+    if state.retained is None and not recording.get():
+        values["_release"] = node.release
+    return Values(values)
+
+
+def _add_outs(node: Node, values: dict[str, Any], changed: bool) -> None:
+    """Adds the saved outs of a call to what its gradients see."""
+    op = node.op
     for (name, k), data, meta in zip(op.saved_outs, node.saved[len(op.saved_args):], node.out_meta):
         if data is None or data.__class__ is Part:
             values[name] = data if data is None else _made_again(name, node, data, None, meta, (node, k))
@@ -122,7 +125,6 @@ def unpack(node: Node) -> Values:
         if k < op.returned and t.is_floating_point:
             t._requires_grad, t._node = True, (node, k)
         values[name] = t
-    return Values(values, None if state.retained is not None or grad_enabled() else node.release)
 
 
 def _made_again(name: str, node: Node, part: Part, saved: Tensor | None, meta: Any, edge: Any) -> Tensor:

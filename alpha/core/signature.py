@@ -79,6 +79,7 @@ class Signature:
         self.defaults = {p.name: kinds[p.name].take(self.name, p.name, p.default) if p.name in kinds else p.default
                          for p in attrs if p.default is not p.empty}
         keyed = all(name in kinds and kinds[name].keyed for name in self.attr_names)
+        self.keyed = keyed
         self._known = lru_cache(maxsize=256, typed=True)(self.canonical) if keyed else self.canonical
         self.variadic = any(a.many for a in self.args)
         self.uniform = not (mixed or self.variadic)
@@ -88,20 +89,23 @@ class Signature:
         shown_attrs[len(self.by_position):len(self.by_position)] = ["*"] if named else []
         self.usage = f"{self.name}({', '.join(tensors + shown_attrs)})"
 
-    def bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Returns one value per arg, and the canonical attributes.  Raises AlphaError."""
+    def bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any], bool]:
+        """Returns one value per arg, the canonical attributes, and whether a call like it gets the same dict.
+
+        Raises AlphaError.
+        """
         bound = args if len(args) == len(self.args) and not self.variadic else self._bind_args(args, attrs)
         for name, preset in self.presets:
             attrs[name] = preset(attrs.get(name))
         for value in attrs.values():
             if value.__class__ is tuple and not _is_of_ints(value):  # (1, 2) would be found for (True, 2)
-                return bound, self.canonical(**attrs)
+                return bound, self.canonical(**attrs), False
         try:
-            return bound, self._known(**attrs)
+            return bound, self._known(**attrs), self.keyed
         except TypeError as error:  # a list, say, which cannot be looked up
             if isinstance(error, AlphaError):
                 raise
-        return bound, self.canonical(**attrs)
+        return bound, self.canonical(**attrs), False
 
     def _bind_args(self, args: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:
         """Returns one value per arg, and takes what is given by name, or behind the args, out of or into `attrs`."""
@@ -164,6 +168,38 @@ class Signature:
             if not isinstance(t, Tensor):
                 self._refuse_other(f"{arg.name}[{k}]", t)
         return tensors
+
+    def read(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any], list[bool] | None]:
+        """Returns what a Settled is looked up by, what the implementation gets, and which args want a gradient.
+
+        None: none does. What is no Tensor has its class in the key; `check` refuses what may not be there.
+        """
+        if len(args) == 2:  # the most frequent calls, and nothing that this has and the rest has not
+            a, b = args
+            if a.__class__ is Tensor and b.__class__ is Tensor:
+                wanted = a._requires_grad or b._requires_grad
+                return ((a.shape, a.dtype, a.device, b.shape, b.dtype, b.device), [a.array, b.array],
+                        [a._requires_grad, b._requires_grad] if wanted else None)
+        key: list[Any] = []
+        arrays: list[Any] = []
+        needs: list[bool] = []
+        wanted, any_strides = False, self.any_strides
+        for value in args:
+            if isinstance(value, Tensor):
+                key += value.shape, value.dtype, value.device
+                arrays.append(value.spread if any_strides and value.spread is not None else value.array)
+                needs.append(need := value._requires_grad)
+                wanted |= need
+            elif value.__class__ is list and all(isinstance(t, Tensor) for t in value):
+                key.append(tuple([(t.shape, t.dtype, t.device) for t in value]))
+                arrays.append([t.array for t in value])
+                needs.append(need := any(t._requires_grad for t in value))
+                wanted |= need
+            else:
+                key.append(value.__class__)
+                arrays.append(value)
+                needs.append(False)
+        return tuple(key), arrays, needs if wanted else None
 
     def check(self, args: Sequence[Any]) -> Checked:
         """Looks at what was given for the args.  Raises ArgumentError, DeviceError or DTypeError for what is wrong."""

@@ -139,7 +139,7 @@ class max_pool2d_backward:
     """
 
     args, saves, mixed = "g index", "index", "index"
-    batched = True
+    batched = by_value = True   # places that are none are refused
 
     def canon(*, hw: IntOrPair, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0):
         return _window(kernel_size, stride, padding, hw=hw)

@@ -375,4 +375,4 @@ def _tensors(args: Sequence[Any]) -> list[Tensor]:
     return found
 
 
-remaking.plan = plan
+remaking.plan, remaking.worth = plan, WORTH

@@ -30,7 +30,8 @@ PIXELS, STEPS = 4, 2
 @pytest.fixture(autouse=True)
 def small_results_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "LEAST", 1)
-    monkeypatch.setattr(plan, "WORTH", dict.fromkeys(plan.WORTH, 1))
+    for device in plan.WORTH:
+        monkeypatch.setitem(plan.WORTH, device, 1)
 
 
 def trained(name: str, setting: str, capture: bool, steps: int = STEPS) -> list[np.ndarray]:

@@ -151,6 +151,7 @@ alpha.save({"a": 1}, 3)
 op(3)
 op(type("nothing", (), {}))
 op(type("noshape", (), {"args": "x"}))
+op(type("badkey", (), {"__module__": "here", "args": "x", "save": "x", "shape": staticmethod(lambda x: x.shape)}))
 op(type("badsaves", (), {"__module__": "here", "args": "x", "saves": "q", "shape": staticmethod(lambda x: x.shape)}))
 """
 
