@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from alpha.core import device
 from alpha.cuda import lazy
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -199,6 +200,15 @@ def test_the_core_exports_few_names() -> None:
                     used.setdefault(home, set()).add(name)
     assert len(used) > 15
     assert not {home: names for home, names in used.items() if len(names) > EXPORTS}
+
+
+def test_a_device_has_few_methods_and_the_cpu_all_that_is_not_optional() -> None:
+    most = {device.Device: 12, device.Memory: 8, device.Interop: 6, device.Lazy: 6, device.Recording: 2}
+    for protocol, count in most.items():
+        methods = {name for name, f in vars(protocol).items() if name[0] != "_" and callable(f)}
+        assert 0 < len(methods) <= count, protocol.__name__
+        missing = {*methods, *protocol.__annotations__} - {*dir(device.get_backend("cpu"))}
+        assert not missing or protocol in (device.Lazy, device.Recording), missing
 
 
 # ---- the rooms of alpha.cuda -----------------------------------------------------------------------------------------

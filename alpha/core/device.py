@@ -28,11 +28,13 @@ ITEMSIZE = {"bool": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "i
 BACKENDS = ("cpu", "cuda")
 
 
-class Backend(Protocol):
+class Device(Protocol):
     """One kind of device. Arrays are C-contiguous; dtypes are names such as "float32"."""
 
     name: str
     dtypes: frozenset[str]
+    array_name: str  # of the class of arrays, for messages
+    flops_per_byte: float  # that take as long as a byte of memory: for estimates
 
     def check(self, device: str) -> None:
         """Raises DeviceError if this device is not there."""
@@ -61,16 +63,21 @@ class Backend(Protocol):
     def copy_into(self, dst: Array, src: Array) -> None:
         """Overwrites the elements of `dst` with those of `src` (same shape and dtype)."""
 
-    def forget(self, arrays: Sequence[Array]) -> None:
-        """Drops what the backend derived from the elements of arrays, which an op is about to change in place.
-
-        The op's implementation may leave there what it derives from the new elements.
-        """
-
-    array_name: str  # of the class of arrays, for messages
-
     def accept(self, x: Any) -> Array | None:
         """Returns what an implementation returned as an array that ops can read; None if it is none of this backend."""
+
+    def has_nan(self, x: Array) -> bool:
+        """Tells whether any element is NaN."""
+
+    def synchronize(self) -> None:
+        """Returns when all work handed to the device has ended."""
+
+    def mark(self) -> Any:
+        """Returns a mark in the stream of work, `b.time_since(a)` is in ms; None where the host itself computes."""
+
+
+class Memory(Protocol):
+    """What arrays lie in: who shares it, how often it was changed (alpha.core.versions), how much of it there is."""
 
     def memory_key(self, x: Array) -> int:
         """Returns a number that all arrays over the memory of x share as long as it lives."""
@@ -81,7 +88,33 @@ class Backend(Protocol):
         Where they cannot, sums are new arrays.
         """
 
-    # What is made again (alpha/recompute).
+    def forget(self, arrays: Sequence[Array]) -> None:
+        """Drops what the backend derived from the elements of arrays, which an op is about to change in place.
+
+        The op's implementation may leave there what it derives from the new elements.
+        """
+
+    def history(self, x: Array) -> Any:
+        """Returns the alpha.core.versions.History of the memory of x, the same for all arrays over it, or None."""
+
+    def histories(self, arrays: Sequence[Array]) -> list[Any]:
+        """Returns the history of the memory of each array, made if need be."""
+
+    def memory_limit(self) -> int:
+        """Returns the bytes that arrays may take in all."""
+
+    def memory_stats(self) -> dict[str, int]:
+        """Returns bytes: live, cached, peak (of live, since the last reset)."""
+
+    def reset_peak_memory(self) -> None:
+        """Makes the present live bytes the peak."""
+
+
+class Lazy(Protocol):
+    """Arrays that are not elements yet: what alpha.recompute must know to make a result again as it was.
+
+    Of a device whose arrays always have elements nobody asks `progress` and `inferring`.
+    """
 
     def form(self, x: Array) -> list[str] | None:
         """Returns a list whose text says in which form x is read now; None for an array that always has elements.
@@ -104,27 +137,14 @@ class Backend(Protocol):
     def undisturbed(self) -> AbstractContextManager[None]:
         """For a block that makes results again: what waits to be written goes on waiting, as it would without."""
 
-    flops_per_byte: float  # that take as long as a byte of memory: for estimates
+    def inferring(self) -> AbstractContextManager[None]:
+        """For a block of work that is recorded and has no backward pass. The host's time does not count, so pointwise
+        ops on small arrays, too, wait to become one pass (docs/fusion.md); and what kernels read for an activation is
+        kept for its other readers, as it does not stay for long."""
 
-    def memory_limit(self) -> int:
-        """Returns the bytes that arrays may take in all."""
 
-    # Versions (alpha/core/versions.py).
-
-    def history(self, x: Array) -> Any:
-        """Returns the alpha.core.versions.History of the memory of x, the same for all arrays over it, or None."""
-
-    def histories(self, arrays: Sequence[Array]) -> list[Any]:
-        """Returns the history of the memory of each array, made if need be."""
-
-    def has_nan(self, x: Array) -> bool:
-        """Tells whether any element is NaN."""
-
-    def synchronize(self) -> None:
-        """Returns when all work handed to the device has ended."""
-
-    def mark(self) -> Any:
-        """Returns a mark in the stream of work, `b.time_since(a)` is in ms; None where the host itself computes."""
+class Recording(Protocol):
+    """Work that is recorded, to be repeated: alpha.capture, alpha.inference.  Optional where `can_record` is False."""
 
     can_record: bool  # whether there is `record`: where the host itself computes, nothing is gained by it
 
@@ -132,22 +152,13 @@ class Backend(Protocol):
                forget: Callable[[], None]) -> Any:
         """Returns what `function` does to arrays like `inputs`: alpha.cuda.runtime.recording.Recording."""
 
-    def inferring(self) -> AbstractContextManager[None]:
-        """For a block of work that is recorded and has no backward pass. The host's time does not count, so pointwise
-        ops on small arrays, too, wait to become one pass (docs/fusion.md); and what kernels read for an activation is
-        kept for its other readers, as it does not stay for long."""
-
     def recorder(self) -> Any:
         """Returns what orders the calls of a function that is recorded, and has numbers for steps of optimizers:
         alpha.cuda.runtime.recording.Recorder; None while nothing is recorded."""
 
-    def memory_stats(self) -> dict[str, int]:
-        """Returns bytes: live, cached, peak (of live, since the last reset)."""
 
-    def reset_peak_memory(self) -> None:
-        """Makes the present live bytes the peak."""
-
-    # What other libraries need (alpha/interop/dlpack.py).
+class Interop(Protocol):
+    """What other libraries need to share arrays (alpha/interop/dlpack.py)."""
 
     alignment: int  # bytes that the address of an array must be a multiple of, besides the size of its elements
 
@@ -168,6 +179,10 @@ class Backend(Protocol):
 
     def wait_for(self, stream: int) -> None:
         """Makes our stream wait for all work of another library's stream."""
+
+
+class Backend(Device, Memory, Lazy, Recording, Interop, Protocol):
+    """All that the ops, the graph and the rest of alpha ask of one kind of device."""
 
 
 def device_type(device: str) -> str:

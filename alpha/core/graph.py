@@ -231,12 +231,13 @@ class _Walk:
             if node.plan is not None:
                 node.plan.release()
         del grads, node
-        left = list(results)[::-1]  # each is let go of as it is given, so that the next may be added to it in place
-        del results
+        results.reverse()   # each is let go of as it is given, so that the next may be added to it in place
         for edge in edges:
-            result = left.pop()
-            if isinstance(edge, list):
-                for e, r in zip(edge, result or ()):
+            result = results.pop()
+            if edge is None or result is None:
+                continue
+            if edge.__class__ is list:
+                for e, r in zip(edge, result):
                     self.give(e, r)
             else:
                 self.give(edge, result)

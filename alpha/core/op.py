@@ -250,22 +250,33 @@ class Op(Signature):
         s = unpack(node)
         s.there = there
         g = grads[0] if self.returned == 1 else tuple(grads)
-        try:
-            if self.own:
+        if self.own:
+            results = self._results(g, s, node)
+        else:
+            state.quiet = False     # a user's gradient may change views
+            try:
                 results = self._results(g, s, node)
-            else:
-                state.quiet = False     # a user's gradient may change views
-                results = self._results(g, s, node)
-        except (TypeError, AttributeError) as error:
-            if self.own or self.returned == 1 or None not in grads:
+            except (TypeError, AttributeError) as error:
+                self._explain_unused(grads, error)
                 raise
-            unused = [name for name, one in zip(self.outs, grads) if one is None]
-            raise GraphError(message(
-                f"backward of {self.name}", f"the gradient of its output {' and '.join(unused)} is None, as nothing "
-                f"has used it, and the vjp failed: {str(error).partition(chr(10))[0]}",
-                f"test for it in the vjp: {unused[0]} may have no gradient; g is {tuple(self.outs)}")) from error
-        finally:
-            state.quiet = True
+            finally:
+                state.quiet = True
+        if self.checked:
+            self._look_at(results, node)
+        return results
+
+    def _explain_unused(self, grads: list[Any], error: Exception) -> None:
+        """Raises GraphError for a vjp that failed where the gradient of an output is None."""
+        if self.returned == 1 or None not in grads:
+            return
+        unused = [name for name, one in zip(self.outs, grads) if one is None]
+        raise GraphError(message(
+            f"backward of {self.name}", f"the gradient of its output {' and '.join(unused)} is None, as nothing "
+            f"has used it, and the vjp failed: {str(error).partition(chr(10))[0]}",
+            f"test for it in the vjp: {unused[0]} may have no gradient; g is {tuple(self.outs)}")) from error
+
+    def _look_at(self, results: list[Any], node: Node) -> None:
+        """Raises for a gradient that is not like its arg; of ops of alpha's own tests alone look at them."""
         for arg, meta, need, result in zip(self.args, node.arg_meta, node.needs, results):
             if isinstance(result, Tensor) and not arg.many:
                 if (result.shape, result.dtype) != meta:
@@ -280,7 +291,6 @@ class Op(Signature):
                 for k, (r, m) in enumerate(zip(result, meta)):
                     if r is not None and (not isinstance(r, Tensor) or (r.shape, r.dtype) != m):
                         refuse_gradient(self.name, f"{arg.name}[{k}]", r, m)
-        return results
 
     def _results(self, g: Any, s: Values, node: Node) -> list[Any]:
         """Calls the vjps that are wanted."""

@@ -248,8 +248,9 @@ class add_onto:
 
 
 sub = binary("sub", "y = a - b.", lambda g, s: g, lambda g, s: -g, equation="a - b")
-mul = binary("mul", "y = a * b.", lambda g, s: g * s.b, lambda g, s: g * s.a, saves="a b", equation="a * b")
-div = binary("div", "y = a / b; floats only, as integers would leave a fraction.", lambda g, s: g / s.b,
+mul = binary("mul", "y = a * b.", lambda g, s: mul(g, s.b), lambda g, s: mul(g, s.a), saves="a b",
+             equation="a * b")
+div = binary("div", "y = a / b; floats only, as integers would leave a fraction.", lambda g, s: div(g, s.b),
              lambda g, s: -(g * s.y / s.b), saves="b y", dtypes="float", equation="a / b")
 pow = binary("pow", "y = a^b; NaN where a < 0 and b is no integer.  As in PyTorch, the gradient of a is 0 where b = 0, "
              "and that of b is 0 where a = 0 <= b.", _pow_vjp_a, _pow_vjp_b, saves="a b y", dtypes="float")

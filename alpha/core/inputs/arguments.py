@@ -46,7 +46,7 @@ def kind_of(hint: Any) -> Kind | None:
         return Function()
     if hint in _PLAIN:
         return _PLAIN[hint]
-    plain = isinstance(hint, type) and hint not in (object, Any) and not hasattr(hint, "_is_protocol")
+    plain = isinstance(hint, type) and hint not in (object, Any) and not getattr(hint, "_is_protocol", False)
     return Instance(hint) if plain and origin is None else None
 
 
