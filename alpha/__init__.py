@@ -21,16 +21,16 @@ if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m") =
 from alpha import checkpoint, nn, ops, optim
 from alpha.capture import capture
 from alpha.checkpoint.state import load, save
-from alpha.config import config
+from alpha.core.config import config
 from alpha.gradcheck import gradcheck
-from alpha.graph import no_grad as inference_mode
-from alpha.graph import detect_anomaly, enable_grad, grad, grad_enabled, no_grad
+from alpha.core.graph import no_grad as inference_mode
+from alpha.core.graph import detect_anomaly, enable_grad, grad, grad_enabled, no_grad
 from alpha.inference import inference
 from alpha.nn.summary import summary
-from alpha.methods import twins
-from alpha.methods.names import DTYPES
-from alpha.methods.names import Device as device
-from alpha.op import Spec, op
+from alpha.interop import twins
+from alpha.core.names import DTYPES
+from alpha.core.names import Device as device
+from alpha.core.op import Spec, op
 from alpha.ops import concat as cat
 from alpha.ops import clip as clamp
 from alpha.ops import vector_norm as norm
@@ -48,11 +48,13 @@ from alpha.ops import (  # noqa: F401
     unique, unsqueeze, var, vstack, where, zeros, zeros_like,
 )
 from alpha.ops.function import Function
-from alpha.precision import precision
+from alpha.core.precision import precision
 from alpha.profiler import profiler
 from alpha.random import manual_seed
 from alpha.recompute import recompute, recompute_summary
-from alpha.tensor import Tensor, from_dlpack, tensor
+from alpha.core.tensor import Tensor, from_dlpack, tensor
+from alpha.core import follow as _follow, inplace as _inplace  # noqa: F401  # what the methods of Tensor call
+from alpha.interop import copies as _copies, dlpack as _dlpack, ufuncs as _ufuncs  # noqa: F401
 
 __version__ = "0.1.0"
 

@@ -20,7 +20,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from alpha.errors import ConfigError, message
+from alpha.core.errors import ConfigError, message
 from alpha.start import STATUSES, attempt, import_companions, loud, run
 
 

@@ -27,8 +27,8 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 
-from alpha.config import config
-from alpha.errors import CompileError, ConfigError, message
+from alpha.core.config import config
+from alpha.core.errors import CompileError, ConfigError, message
 
 try:
     import fcntl

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 import alpha
-from alpha.backend import BACKENDS, get_backend
 from alpha.build import cache_dir, compilers
-from alpha.config import VARIABLES, config
-from alpha.errors import AlphaError, ConfigError, true_here
-from alpha.precision import mode
+from alpha.core.config import VARIABLES, config
+from alpha.core.device import BACKENDS, get_backend
+from alpha.core.errors import AlphaError, ConfigError, true_here
+from alpha.core.precision import mode
 from alpha.start import STATUSES, Parser, import_companions
 
 EXTRAS = {"scikit-learn": ("data", "handwritten digits"), "torchvision": ("download", "fetching CIFAR"),

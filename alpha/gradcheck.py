@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from alpha.errors import AlphaError, ArgumentError, DTypeError, message, shown
-from alpha.graph import grad, no_grad
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import NonNegative, Positive, Seed
-from alpha.tensor import Tensor, tensor
+from alpha.core.errors import AlphaError, ArgumentError, DTypeError, message, shown
+from alpha.core.graph import grad, no_grad
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import NonNegative, Positive, Seed
+from alpha.core.tensor import Tensor, tensor
 
 
 def _direction(like: Tensor, rng: np.random.Generator) -> Tensor:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from alpha.build import source_key
-from alpha.errors import CompileError, message
+from alpha.core.errors import CompileError, message
 
 Defines = Iterable[tuple[str, "str | int"]]
 

@@ -14,8 +14,8 @@ from threading import Lock
 
 import numpy as np
 
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Seed, Size
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Seed, Size
 
 STREAMS = {"default": 0, "dropout": 1, "permutation": 2, "augment": 3, "split": 4, "synthetic": 5, "sides": 6}
 

@@ -48,7 +48,7 @@ def run(main: Callable[[], int]) -> int:
 
 def attempt(name: str, work: Callable[[], int]) -> int:
     """Returns the status of a piece of work; an error that is not a defect of ours is told, and gives its status."""
-    from alpha.errors import AlphaError, ConfigError, DataError, message, remedy
+    from alpha.core.errors import AlphaError, ConfigError, DataError, message, remedy
 
     try:
         return work()
@@ -115,12 +115,12 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError, which has two lines, where argparse would print its usage and exit."""
 
     def format_help(self) -> str:
-        from alpha.errors import true_here
+        from alpha.core.errors import true_here
 
         return true_here(super().format_help())
 
     def error(self, text: str) -> NoReturn:
-        from alpha.errors import ConfigError, message
+        from alpha.core.errors import ConfigError, message
 
         raise ConfigError(message(self.prog.rpartition(" ")[2], text[:200], f"run {self.prog} --help"))
 

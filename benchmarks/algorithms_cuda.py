@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import alpha
+from alpha.core.op import registry
 from alpha.errors import AlphaError
-from alpha.op import registry
 from alpha.ops.algorithms.family import Way, cost_of
 from alpha.ops.algorithms.names import Request
 from alpha.ops.conv_desc import ConvDesc

@@ -182,9 +182,9 @@ def cheapest(shape: ConvShape, pass_name: str, precision: str, tiles: int) -> li
 
 def launch_us(shape: ConvShape, candidate: planner.Candidate, rounds: int) -> float:
     """Returns what a candidate's launch takes on arrays that the cache does not keep, its operands there already."""
+    from alpha.core.graph import no_grad
     from alpha.cuda.lazy import operand
     from alpha.cuda.ops.pointwise import filled
-    from alpha.graph import no_grad
     from benchmarks.cuda_timing import sets_for
     desc, pass_name, reads = shape.desc, candidate.pass_name, candidate.reads
     stores = reads if pass_name == "wgrad" and reads == "bfloat16" else candidate.writes

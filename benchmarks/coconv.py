@@ -24,8 +24,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import alpha
+from alpha.core.op import registry
 from alpha.errors import AlphaError
-from alpha.op import registry
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
 from benchmarks import checks, results

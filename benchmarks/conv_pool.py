@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import alpha
-from alpha.op import registry
+from alpha.core.op import registry
 from benchmarks import checks, cpu_timing, cuda_timing
 from benchmarks.conv_sides import Operands
 from benchmarks.cuda_sparsity import Call, ours, timed

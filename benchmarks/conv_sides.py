@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import alpha  # noqa: F401  registers the ops
-from alpha.op import registry
+from alpha.core.op import registry
 from benchmarks.rounds import relative_error
 from benchmarks.shapes import PASSES, ConvShape
 

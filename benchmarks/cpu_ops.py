@@ -22,7 +22,7 @@ import numpy as np
 
 import alpha
 from alpha import ops
-from alpha.config import config
+from alpha.core.config import config
 from benchmarks import cpu_timing
 from benchmarks.environment import add_clock, check_clock
 from benchmarks.results import record

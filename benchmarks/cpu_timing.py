@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from benchmarks import rounds
 from benchmarks.environment import environment
 from benchmarks.rounds import ROUNDS, WINDOW_MS, Side

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 import alpha  # noqa: F401  registers the ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
+from alpha.core.op import Op, registry
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array
-from alpha.op import Op, registry
 from benchmarks import cuda_timing as timing
 from benchmarks.bandwidth_jobs import BAR_FAMILIES, FAMILIES, HALF_FAMILIES, Data, Job
 from benchmarks.environment import torch_facts

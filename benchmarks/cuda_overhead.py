@@ -19,8 +19,8 @@ import numpy as np
 import alpha
 import models
 from alpha import ops, optim
+from alpha.core.op import registry
 from alpha.cuda.runtime import memory
-from alpha.op import registry
 from benchmarks import cuda_timing as timing
 from benchmarks.environment import torch_facts
 from benchmarks.op_overhead import times_us

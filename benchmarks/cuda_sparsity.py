@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import alpha
-from alpha.op import registry
+from alpha.core.op import registry
 from alpha.ops.algorithms.names import Request
 from alpha.testing.conv_cases import Case
 from benchmarks import checks, cuda_timing

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.cuda.runtime import backlog, memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import alpha
-from alpha.config import VARIABLES, config
+from alpha.core.config import VARIABLES, config
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SMI = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit",

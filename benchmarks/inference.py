@@ -23,7 +23,7 @@ import numpy as np
 
 import alpha
 import models
-from alpha.config import config
+from alpha.core.config import config
 from benchmarks import cpu_timing
 from benchmarks.compare import with_weights_of
 from benchmarks.environment import add_clock, check_clock

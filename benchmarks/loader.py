@@ -23,7 +23,7 @@ import numpy as np
 import alpha
 import models
 from alpha import ops, optim
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.data import DataLoader
 from benchmarks import results
 from benchmarks.environment import add_common, environment, settle, smi

@@ -54,8 +54,8 @@ class AlphaSide:
     def __init__(self, net: Any, batches: list[Batch], device: str, precision: str) -> None:
         import alpha
         from alpha import optim
-        from alpha.backend import get_backend
-        from alpha.precision import MODES
+        from alpha.core.device import get_backend
+        from alpha.core.precision import MODES
         self.backend, self.device, self.precision = get_backend(device), device, of_sides(precision)[0]
         self.net = net.to(device).train()
         self.optimizer = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)

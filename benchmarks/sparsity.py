@@ -28,7 +28,7 @@ import numpy as np
 import alpha
 import models
 from alpha import nn
-from alpha.config import config
+from alpha.core.config import config
 from alpha.nn import Module
 from alpha.testing.conv_cases import Case, square
 from benchmarks import cpu_timing, digits_archive

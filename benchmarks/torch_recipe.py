@@ -17,11 +17,11 @@ import numpy as np
 import alpha
 import models
 from alpha import checkpoint
+from alpha.core.tensor import Tensor
 from alpha.data import Dataset, Images, split, steps_per_epoch
 from alpha.data.augment import Augment
 from alpha.data.sets import Split
 from alpha.errors import ConfigError, message
-from alpha.tensor import Tensor
 from benchmarks.cuda_timing import strict_torch, view
 from benchmarks.torch_models import TWINS
 from benchmarks.torch_precision import allow_tf32, autocast

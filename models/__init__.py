@@ -16,9 +16,9 @@ import inspect
 import pkgutil
 from typing import Any
 
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.registry import did_you_mean
 from alpha.errors import ConfigError, MissingError, message, shown
-from alpha.inputs.arguments import checked
-from alpha.inputs.registry import did_you_mean
 from alpha.nn import Module
 from alpha.training.registries import MODELS as _registry
 from alpha.training.registries import register_model

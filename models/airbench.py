@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha import nn
-from alpha.graph import no_grad
-from alpha.tensor import Tensor
+from alpha import Tensor, nn
+from alpha.core.graph import no_grad
 from models import register_model
 
 SCALE = 1 / 9   # of what the linear layer reads

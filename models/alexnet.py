@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from alpha import nn
-from alpha.tensor import Tensor
+from alpha import Tensor, nn
 from models import register_model
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alpha import nn, ops
-from alpha.tensor import Tensor
+from alpha.core.tensor import Tensor
 from models import register_model
 from models.resnet import BasicBlock, projection
 

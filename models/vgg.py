@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from alpha import nn, ops
-from alpha.tensor import Tensor
+from alpha import Tensor, nn, ops
 from models import STEMS, check_option, register_model
 
 # Convolutions per stage; each stage ends with a 2x2 max pool. Channels per stage are the same for all.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alpha import nn, ops
 from alpha.errors import ConfigError, message
-from alpha.tensor import Tensor
+from alpha.core.tensor import Tensor
 from models import register_model
 
 EPS = 1e-6

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import settings
 
 import alpha
-from alpha.config import config
-from alpha.op import registry
+from alpha.core.config import config
+from alpha.core.op import registry
 
 settings.register_profile("alpha", derandomize=True, deadline=None, max_examples=25)
 settings.load_profile("alpha")

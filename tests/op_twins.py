@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import ops
-from alpha.op import registry
+from alpha.core.op import registry
 from tests.op_checks import broadcasting
 
 Draw = Callable[[Any], Any]

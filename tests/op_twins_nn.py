@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import ops
+from alpha.core.op import registry
 from alpha.nn import functional
-from alpha.op import registry
 from tests.op_twins import TWINS, Draw, F, Twin, floats, nchw, shapes, some, torch, twin
 
 # ---- pools -----------------------------------------------------------------------------------------------------------

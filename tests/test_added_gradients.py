@@ -11,9 +11,9 @@ import pytest
 
 import alpha
 from alpha import nn, ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
+from alpha.core.op import observers
 from alpha.cpu import native
-from alpha.op import observers
 from tests.conv_cases import Case, square
 
 compiled = pytest.mark.skipif(native.library() is None, reason="there are no compiled CPU kernels here")

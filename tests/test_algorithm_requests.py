@@ -9,7 +9,7 @@ import pytest
 
 import alpha
 from alpha import nn, ops
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import algorithms, native
 from alpha.cpu.algorithms import chosen
 from alpha.errors import ArgumentError, ConfigError

@@ -13,6 +13,10 @@ import pytest
 
 import alpha
 from alpha import nn, ops, optim
+from alpha.core.inputs import sizes
+from alpha.core.inputs.arguments import checked, kinds_of
+from alpha.core.inputs.kinds import Axis, Count, Decay, Kind, Pair
+from alpha.core.op import op, registry
 from alpha.cpu import memory
 from alpha.errors import (
     AlphaError,
@@ -25,10 +29,6 @@ from alpha.errors import (
     shown,
 )
 from alpha.gradcheck import assert_equal_at
-from alpha.inputs import sizes
-from alpha.inputs.arguments import checked, kinds_of
-from alpha.inputs.kinds import Axis, Count, Decay, Kind, Pair
-from alpha.op import op, registry
 from tests.fuzz import calls
 from tests.op_checks import refused
 from tests.test_public_api import STUB

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from alpha.op import registry
+from alpha.core.op import registry
 from benchmarks import coconv, cpu_timing, results
 from benchmarks.coconv import CoShape
 

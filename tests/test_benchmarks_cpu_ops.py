@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from alpha.config import config
+from alpha.core.config import config
 from benchmarks import cpu_ops
 
 torch = pytest.importorskip("torch")

@@ -41,7 +41,7 @@ def test_waves_of_blocks() -> None:
 
 def test_every_kernel_that_is_measured_exists() -> None:
     torch = pytest.importorskip("torch")
-    from alpha.op import registry
+    from alpha.core.op import registry
     from benchmarks.bandwidth_jobs import Data
     from benchmarks.cuda_bandwidth import attributes
     for family in FAMILIES.values():

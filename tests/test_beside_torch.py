@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from alpha import openmp
+from alpha.core import openmp
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,10 +9,10 @@ import pytest
 
 import alpha
 from alpha import data, nn, ops, optim
+from alpha.core.inputs import kinds
+from alpha.core.inputs.ints import as_int, is_real
 from alpha.data import Augment
 from alpha.errors import AlphaError, ConfigError
-from alpha.inputs import kinds
-from alpha.inputs.ints import as_int, is_real
 
 REFUSED = """
 Augment(crop=True)

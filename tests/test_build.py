@@ -13,7 +13,7 @@ import pytest
 
 from alpha import build as build_module
 from alpha.build import build, cache_dir, compilers, written
-from alpha.config import config
+from alpha.core.config import config
 from alpha.errors import CompileError, ConfigError
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")

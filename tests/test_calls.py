@@ -12,10 +12,10 @@ import pytest
 
 import alpha
 from alpha import checkpoint, gradcheck, nn, ops, optim, random
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.inputs.arguments import bound, checked
+from alpha.core.op import op
 from alpha.errors import AlphaError, ArgumentError, ConfigError, DTypeError, NotFoundError
-from alpha.inputs.arguments import bound, checked
-from alpha.op import op
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 LAYERS = sorted(name for name, cls in vars(nn).items() if isinstance(cls, type) and issubclass(cls, nn.Module))

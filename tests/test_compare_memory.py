@@ -202,7 +202,7 @@ def test_a_device_has_a_short_name(name: str, expected: str) -> None:
 
 
 def test_the_facts_tell_what_of_alpha_is_set() -> None:
-    from alpha.config import VARIABLES, config
+    from alpha.core.config import VARIABLES, config
     with config(**{v.name: v.default for v in VARIABLES if v.name != "cache_dir"}):
         facts = environment.environment("a command")
         assert facts["command"] == "a command" and facts["settings"] == "" and float(facts["load"]) >= 0

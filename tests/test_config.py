@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from alpha.config import VARIABLES, Config, config
+from alpha.core.config import VARIABLES, Config, config
 from alpha.errors import ConfigError
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")

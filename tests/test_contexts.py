@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import alpha
-from alpha.config import Config, config
+from alpha.core.config import Config, config
 from alpha.errors import ConfigError, GraphError
 from tests.op_checks import refused
 

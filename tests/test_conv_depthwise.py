@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alpha import ops, tensor
-from alpha.config import config
+from alpha.core.config import config
 
 torch = pytest.importorskip("torch")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from alpha.op import registry
+from alpha.core.op import registry
 from benchmarks import conv_ops, cpu_timing, results, rounds
 from benchmarks.checks import UnfairError
 from benchmarks.conv_sides import reference

@@ -8,7 +8,7 @@ import pytest
 import alpha
 import models
 from alpha import nn, ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.errors import GraphError, ShapeError
 from alpha.gradcheck import assert_equal_at
 from tests.op_checks import refused

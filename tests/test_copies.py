@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import alpha
 from alpha import ops
 from alpha.build import compilers
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import native
 from alpha.cpu.elementwise import FEW
 from alpha.cpu.shape import copy_box

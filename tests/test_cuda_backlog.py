@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cuda.runtime import backlog
 from alpha.cuda.runtime import toolchain as chain
 from alpha.cuda.runtime.context import context

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha import dlpack
 from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError
+from alpha.interop import dlpack
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 DTYPES = ["float16", "float32", "float64", "int32", "int64", "uint8", "bool"]

@@ -13,7 +13,7 @@ import alpha
 from alpha import doctor
 from alpha.__main__ import main
 from alpha.build import compilers
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cuda.runtime import doctor as cuda_doctor
 from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.context import INSTALL, Context, check_capability

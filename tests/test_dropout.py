@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import ops, random
-from alpha.config import config
+from alpha.core.config import config
 from alpha.errors import ConfigError
 from alpha.gradcheck import assert_equal_at, gradcheck
 from alpha.ops.dropout import keyed_dropout

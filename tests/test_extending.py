@@ -12,14 +12,14 @@ import pytest
 
 import alpha
 from alpha import ops
+from alpha.core.inputs import registry as names
+from alpha.core.op import registry
 from alpha.errors import AlphaError, ArgumentError, ConfigError, DTypeError, GraphError, NotDefinedError, ShapeError
-from alpha.inputs import registry as names
-from alpha.op import registry
 from tests.op_checks import refused
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 TRIPLE = '''
-from alpha.op import op
+from alpha.core.op import op
 
 @op
 class triple:

@@ -9,8 +9,8 @@ import pytest
 
 import alpha
 from alpha import nn, ops, optim
-from alpha.backend import get_backend
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.device import get_backend
 from alpha.data import DataLoader, Dataset
 from alpha.errors import AnomalyError, ConfigError, NotFoundError
 from alpha.training import Callback, accuracy, fit

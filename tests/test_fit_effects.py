@@ -12,8 +12,8 @@ import pytest
 
 import alpha
 from alpha import nn, ops, optim
-from alpha.backend import get_backend
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.device import get_backend
 from alpha.data import DataLoader
 from alpha.errors import ConfigError, ShapeError
 from alpha.nn.module import evaluating

@@ -8,8 +8,8 @@ import pytest
 
 import alpha
 from alpha import nn, ops, optim
+from alpha.core.op import op
 from alpha.errors import DTypeError
-from alpha.op import op
 from models.convnext import ConvNeXt
 from tests.op_checks import floats, refused
 

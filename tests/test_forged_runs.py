@@ -13,7 +13,7 @@ import pytest
 import alpha
 import train.report
 from alpha import checkpoint, random
-from alpha.config import config
+from alpha.core.config import config
 from alpha.errors import AlphaError, CheckpointError
 from tests.forged import forged_metadata
 from tests.fuzz import checkpoints

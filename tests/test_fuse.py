@@ -6,8 +6,8 @@ from weakref import ref
 
 import pytest
 
+from alpha.core.equation import Equation
 from alpha.fuse.chain import Function, Leaf, Value, gather, keep, made_again, recipe_of
-from alpha.fuse.equation import Equation
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 WHOLE, COLUMN = "whole", "column"

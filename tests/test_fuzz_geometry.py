@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from alpha import ops
-from alpha.config import config
+from alpha.core.config import config
 from tests.fuzz.geometry import attempt
 
 pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")

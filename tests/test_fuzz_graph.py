@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from alpha import versions
+from alpha.core import versions
 from tests.fuzz.graph import attempt
 
 pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import alpha
 from alpha import config, ops
-from alpha.graph import grad_enabled
+from alpha.core.graph import grad_enabled
 from tests.fuzz import networks
 
 pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import alpha
+from alpha.core.op import registry
 from alpha.errors import AlphaError, ArgumentError, DTypeError
 from alpha.gradcheck import adjoint_check, assert_equal_at, gradcheck
-from alpha.op import registry
 from tests.op_checks import leaf, refused
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")

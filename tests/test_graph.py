@@ -12,9 +12,9 @@ import pytest
 
 import alpha
 from alpha import ops
+from alpha.core.graph import state
+from alpha.core.op import registry
 from alpha.errors import AnomalyError, DeviceError, GraphError, ShapeError
-from alpha.graph import state
-from alpha.op import registry
 from tests.op_checks import refused
 
 

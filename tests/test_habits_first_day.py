@@ -16,8 +16,8 @@ import pytest
 import alpha
 import alpha.nn.functional as F
 from alpha import nn, optim
+from alpha.core.names import DType, Shape
 from alpha.errors import AlphaError, DeviceError, MissingError, shown
-from alpha.methods.names import DType, Shape
 from tests.op_checks import refused
 
 WORK = """

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import alpha
 import alpha.nn.functional as F
 from alpha import checkpoint, nn, ops
+from alpha.core.op import observers
 from alpha.errors import ArgumentError, ConfigError, DataError, ShapeError
 from alpha.gradcheck import assert_equal_at, gradcheck
-from alpha.op import observers
 from tests.op_checks import floats, integers, leaf, like_torch, refused
 
 torch = pytest.importorskip("torch")

@@ -12,7 +12,7 @@ import pytest
 import alpha
 import models
 from alpha import nn, ops
-from alpha.config import config
+from alpha.core.config import config
 from alpha.ops.shape import take
 
 pytestmark = pytest.mark.same_without_kernels("make test runs it both ways")

@@ -13,8 +13,8 @@ import pytest
 
 import alpha
 from alpha import nn, ops, optim
+from alpha.core.op import registry
 from alpha.errors import GraphError
-from alpha.op import registry
 from tests.op_checks import refused
 
 torch = pytest.importorskip("torch")
@@ -86,9 +86,9 @@ def test_parts_of_a_whole_that_is_gone_go_on_sharing() -> None:
 def test_a_view_keeps_no_memory_but_its_own() -> None:
     x = alpha.ones((1000, 1000))
     part = x[:, :2]
-    live = alpha.backend.get_backend("cpu").memory_stats()["live"]
+    live = alpha.core.device.get_backend("cpu").memory_stats()["live"]
     del x
-    assert alpha.backend.get_backend("cpu").memory_stats()["live"] <= live - 4_000_000
+    assert alpha.core.device.get_backend("cpu").memory_stats()["live"] <= live - 4_000_000
     part += 1.0
     assert part[0].tolist() == [2.0, 2.0]
 
@@ -264,13 +264,13 @@ def test_random_chains_of_views_and_changes_are_pytorchs_or_refused(tmp_path: Pa
 
 
 def test_the_random_chains_find_a_view_that_does_not_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alpha.inplace.kin, "follow", lambda t, kin: None)
+    monkeypatch.setattr(alpha.core.inplace.kin, "follow", lambda t, kin: None)
     with pytest.raises(AssertionError, match="PyTorch has"):
         for seed in range(50):
             fuzz.attempt(random.Random(seed), tmp_path)
 
 
 def test_ops_that_make_views_are_known() -> None:
-    from alpha.inplace.steps import STEPS
-    from alpha.views import View
+    from alpha.core.inplace.steps import STEPS
+    from alpha.core.views import View
     assert {op.name for op in registry.values() if op.gives is View} <= STEPS.keys() and ops.reshape.name in STEPS

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from alpha.core import device
 from alpha.cuda import lazy
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
@@ -21,78 +22,37 @@ MAX_FILES = {"alpha": 24}  # of a folder in these, subfolders not counted
 
 # Room -> the rooms that it may import; the longest matching name counts.
 MAY_IMPORT = {
-    "alpha.errors": set(),
-    "alpha.openmp": {"alpha.errors"},
-    "alpha.config": {"alpha.errors", "alpha.openmp"},
-    "alpha.backend": {"alpha.config", "alpha.errors"},
-    "alpha.inputs": {"alpha.inputs", "alpha.backend", "alpha.errors"},
-    "alpha.random": {"alpha.inputs", "alpha.errors"},
-    "alpha.build": {"alpha.config", "alpha.errors"},
-    "alpha.packed": {"alpha.build", "alpha.errors"},
+    "alpha.core": {"alpha.core"},
+    "alpha.errors": {"alpha.core"},
+    "alpha.random": {"alpha.core"},
+    "alpha.build": {"alpha.core"},
+    "alpha.packed": {"alpha.core", "alpha.build"},
     "alpha.lifetimes": set(),
-    "alpha.fuse": {"alpha.errors"},
+    "alpha.fuse": {"alpha.core"},
     "alpha.fuse.places": {"alpha.fuse", "alpha.ops"},
-    "alpha.fuse.follow": {"alpha.backend", "alpha.inputs.returned", "alpha.op", "alpha.precision", "alpha.tensor"},
-    "alpha.trace": set(),
-    "alpha.versions": {"alpha.backend"},
-    "alpha.dlpack": {"alpha.backend", "alpha.errors", "alpha.inplace", "alpha.versions"},
-    "alpha.copies": {"alpha.backend", "alpha.errors", "alpha.tensor"},  # the last as a type
-    "alpha.graph": {"alpha.graph", "alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.versions",
-                    "alpha.op", "alpha.tensor", "alpha.trace"},
-    "alpha.views": {"alpha.errors", "alpha.graph", "alpha.inputs", "alpha.tensor"},
-    "alpha.inplace": {"alpha.inplace", "alpha.backend", "alpha.errors", "alpha.graph", "alpha.op", "alpha.tensor",
-                      "alpha.versions"},  # alpha.op inside of functions: elements of a view are picked by ops
-    "alpha.methods.twins": {"alpha.errors"},
-    "alpha.methods.ufuncs": {"alpha.errors", "alpha.methods"},
-    "alpha.methods.names": {"alpha.backend", "alpha.methods"},
-    "alpha.methods": {"alpha.errors", "alpha.inplace", "alpha.inputs", "alpha.tensor"},  # the last as a type
-    "alpha.methods.conversions": {"alpha.inputs", "alpha.backend", "alpha.errors", "alpha.inplace", "alpha.methods",
-                                  "alpha.tensor"},
-    "alpha.tensor": {"alpha.inputs", "alpha.backend", "alpha.copies", "alpha.dlpack",
-                     "alpha.errors", "alpha.graph", "alpha.inplace", "alpha.methods", "alpha.versions"},
-    "alpha.precision": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.tensor"},
-    "alpha.recompute": {"alpha.recompute", "alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors",
-                        "alpha.graph", "alpha.op", "alpha.tensor", "alpha.versions"},  # alpha.op as a type
-    "alpha.op": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.fuse", "alpha.graph",
-                 "alpha.inplace", "alpha.inputs.returned", "alpha.methods", "alpha.recompute", "alpha.tensor",
-                 "alpha.trace", "alpha.versions", "alpha.views"},
-    "alpha.inputs.returned": {"alpha.backend", "alpha.errors", "alpha.op", "alpha.tensor"},  # alpha.op as a type
-    "alpha.inputs.schema": {"alpha.errors", "alpha.tensor"},    # of stored state
-    "alpha.gradcheck": {"alpha.inputs", "alpha.errors", "alpha.graph", "alpha.tensor"},
-    "alpha.ops": {"alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.backend", "alpha.config",
-                  "alpha.errors", "alpha.random", "alpha.inplace", "alpha.inputs", "alpha.methods", "alpha.views",
-                  "alpha.versions"},
-    "alpha.cpu": {"alpha.cpu", "alpha.ops", "alpha.op", "alpha.openmp", "alpha.backend", "alpha.build", "alpha.config",
-                  "alpha.fuse", "alpha.errors", "alpha.random", "alpha.inputs", "alpha.versions"},
-    "alpha.cuda": {"alpha.cuda", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
-                   "alpha.errors", "alpha.fuse", "alpha.lifetimes", "alpha.methods", "alpha.packed", "alpha.random",
-                   "alpha.recompute", "alpha.tensor", "alpha.graph", "alpha.trace", "alpha.versions"},
-    "alpha.cuda.runtime": {"alpha.cuda.runtime", "alpha.backend", "alpha.build", "alpha.config", "alpha.errors",
-                           "alpha.graph", "alpha.lifetimes", "alpha.packed", "alpha.random", "alpha.recompute",
-                           "alpha.tensor", "alpha.trace"},  # it knows no op
-    "alpha.nn": {"alpha.nn", "alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.errors",
-                 "alpha.precision", "alpha.random", "alpha.inplace", "alpha.inputs", "alpha.backend",
-                 "alpha.inputs.schema", "alpha.methods"},
-    "alpha.optim": {"alpha.optim", "alpha.backend", "alpha.ops", "alpha.tensor", "alpha.graph", "alpha.errors",
-                    "alpha.inputs", "alpha.inputs.schema", "alpha.methods", "alpha.versions"},
-    "alpha.capture": {"alpha.capture", "alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph",
-                      "alpha.inplace",
-                      "alpha.nn", "alpha.optim", "alpha.tensor", "alpha.trace", "alpha.versions"},
-    "alpha.onnx": {"alpha.onnx", "alpha.inference", "alpha.inputs", "alpha.nn", "alpha.ops", "alpha.tensor",
-                   "alpha.errors", "alpha.methods", "alpha.precision"},
-    "alpha.profiler": {"alpha.profiler", "alpha.backend", "alpha.graph", "alpha.errors", "alpha.inputs", "alpha.trace"},
-    "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
-                         "alpha.inputs", "alpha.inputs.schema", "alpha.methods"},
-    "alpha.data": {"alpha.data", "alpha.ops", "alpha.tensor", "alpha.backend", "alpha.random", "alpha.errors",
-                   "alpha.inputs", "alpha.methods"},
-    "alpha.training": {"alpha.training", "alpha.data", "alpha.nn", "alpha.optim", "alpha.ops", "alpha.tensor",
-                       "alpha.capture", "alpha.graph", "alpha.precision", "alpha.profiler", "alpha.backend",
-                       "alpha.config", "alpha.errors", "alpha.inputs", "alpha.methods"},
-    "alpha.training.effects": {"alpha.errors", "alpha.nn", "alpha.optim", "alpha.tensor", "alpha.versions"},
-    "alpha.testing": {"alpha.testing", "alpha.gradcheck", "alpha.methods", "alpha.op", "alpha.ops", "alpha.tensor"},
+    "alpha.interop": {"alpha.core", "alpha.interop"},
+    "alpha.recompute": {"alpha.core", "alpha.recompute"},
+    "alpha.gradcheck": {"alpha.core"},
+    "alpha.ops": {"alpha.core", "alpha.interop", "alpha.ops", "alpha.random"},
+    "alpha.cpu": {"alpha.core", "alpha.cpu", "alpha.ops", "alpha.build", "alpha.fuse", "alpha.random"},
+    "alpha.cuda": {"alpha.core", "alpha.interop", "alpha.cuda", "alpha.ops", "alpha.build", "alpha.fuse",
+                   "alpha.lifetimes", "alpha.packed", "alpha.random", "alpha.recompute"},
+    "alpha.cuda.runtime": {"alpha.core", "alpha.cuda.runtime", "alpha.build", "alpha.lifetimes", "alpha.packed",
+                           "alpha.random", "alpha.recompute"},  # it knows no op
+    "alpha.nn": {"alpha.core", "alpha.interop", "alpha.nn", "alpha.ops", "alpha.random"},
+    "alpha.optim": {"alpha.core", "alpha.interop", "alpha.optim", "alpha.ops"},
+    "alpha.capture": {"alpha.core", "alpha.capture", "alpha.nn", "alpha.optim"},
+    "alpha.onnx": {"alpha.core", "alpha.interop", "alpha.onnx", "alpha.inference", "alpha.nn", "alpha.ops"},
+    "alpha.profiler": {"alpha.core", "alpha.profiler"},
+    "alpha.checkpoint": {"alpha.core", "alpha.interop", "alpha.checkpoint", "alpha.nn", "alpha.ops"},
+    "alpha.data": {"alpha.core", "alpha.interop", "alpha.data", "alpha.ops", "alpha.random"},
+    "alpha.training": {"alpha.core", "alpha.interop", "alpha.training", "alpha.data", "alpha.nn", "alpha.optim",
+                       "alpha.ops", "alpha.capture", "alpha.profiler"},
+    "alpha.training.effects": {"alpha.core", "alpha.nn", "alpha.optim"},
+    "alpha.testing": {"alpha.core", "alpha.interop", "alpha.testing", "alpha.gradcheck", "alpha.ops"},
     "alpha": {"alpha"},
-    "alpha.start": {"alpha.errors"},
-    "alpha.doctor": {"alpha", "train"},      # the latter for build-kernels --model
+    "alpha.start": {"alpha.core"},
+    "alpha.doctor": {"alpha", "train"},  # the latter for build-kernels --model
     "alpha.__main__": {"alpha"},  # it finds train and benchmarks by name, where they are
     "emulator": {"emulator", "alpha.build", "alpha.errors", "alpha.cuda.runtime"},
     "models": {"models", "alpha"},
@@ -204,6 +164,55 @@ def test_folders_are_small(folder: Path) -> None:
     assert len(files) <= limit, f"{name} has {len(files)} files; {limit} are the limit"
 
 
+# ---- the core, and circles -------------------------------------------------------------------------------------------
+
+# Modules that import one another, in functions and for types too. This list only shrinks.
+CIRCLES = [
+    {"alpha.cpu.algorithms", "alpha.cpu.algorithms.fft", "alpha.cpu.algorithms.sparse",
+     "alpha.cpu.algorithms.winograd", "alpha.cpu.elementwise", "alpha.cpu.memory",
+     "alpha.cpu.native", "alpha.cpu.native_check", "alpha.cpu.native_update", "alpha.cpu.pointwise",
+     "alpha.cpu.shape"},
+    {"alpha.inference.cpu_plan", "alpha.inference.cpu_steps"}, {"alpha.nn.contents", "alpha.nn.module"},
+    {"alpha.onnx.loader", "alpha.onnx.operators"}, {"alpha.optim.optimizer", "alpha.optim.recorded"},
+    {"alpha.training.callback", "alpha.training.trainer"}]
+EXPORTS = 20    # names of a module of the core that are imported by others than the core
+WORDS = ("alpha.core.errors", "alpha.core.inputs.kinds")    # whose names are a vocabulary: no limit
+ALPHA = {module_name(path): path for path in python_files() if path.is_relative_to(ROOT / "alpha")}
+
+
+def reaches(module: str) -> set[str]:
+    """Returns the modules of alpha that one imports, in functions and for types too, but for those that contain it."""
+    found = {longest(name, ALPHA) for name in imports(ALPHA[module])} - {None, module}
+    return {name for name in found if name and not f"{module}.".startswith(f"{name}.")}
+
+
+def test_modules_import_in_no_circle() -> None:
+    found = circles({module: reaches(module) for module in ALPHA})
+    assert not [circle for circle in found if not any(circle <= known for known in CIRCLES)]
+    assert all(any(circle <= known for circle in found) for known in CIRCLES), "shorten CIRCLES"
+
+
+def test_the_core_exports_few_names() -> None:
+    used: dict[str, set[str]] = {}
+    for module, path in ALPHA.items():
+        if longest(module, MAY_IMPORT) not in ("alpha.core", "alpha.errors"):
+            for name in imports(path):
+                home = longest(name, ALPHA) or ""
+                if home.startswith("alpha.core.") and name != home and home not in WORDS:
+                    used.setdefault(home, set()).add(name)
+    assert len(used) > 15
+    assert not {home: names for home, names in used.items() if len(names) > EXPORTS}
+
+
+def test_a_device_has_few_methods_and_the_cpu_all_that_is_not_optional() -> None:
+    most = {device.Device: 12, device.Memory: 8, device.Interop: 6, device.Lazy: 6, device.Recording: 2}
+    for protocol, count in most.items():
+        methods = {name for name, f in vars(protocol).items() if name[0] != "_" and callable(f)}
+        assert 0 < len(methods) <= count, protocol.__name__
+        missing = {*methods, *protocol.__annotations__} - {*dir(device.get_backend("cpu"))}
+        assert not missing or protocol in (device.Lazy, device.Recording), missing
+
+
 # ---- the rooms of alpha.cuda -----------------------------------------------------------------------------------------
 
 CUDA = {module_name(path): path for path in python_files() if path.is_relative_to(ROOT / "alpha" / "cuda")}
@@ -249,7 +258,8 @@ def test_rooms_of_cuda(module: str) -> None:
         target = longest(name.removeprefix("alpha.cuda."), CUDA_ROOMS)
         if target:
             assert longest(target, CUDA_ROOMS[room]), f"{module} (room {room}) imports {name}"
-    reads = {n for n in imports(CUDA[module]) if n.startswith(("alpha.graph", "alpha.tensor"))}
+    assert room != "runtime" or not any(n.startswith("alpha.core.op") for n in imports(CUDA[module])), "it knows no op"
+    reads = {n for n in imports(CUDA[module]) if n.startswith(("alpha.core.graph", "alpha.core.tensor"))}
     assert bool(reads) == (module in READS_THE_GRAPH), f"{module} imports {sorted(reads) or 'no graph any more'}"
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import ops
-from alpha.config import config
+from alpha.core.config import config
 from alpha.errors import ConfigError, DataError, DTypeError, ShapeError
 from alpha.gradcheck import assert_equal_at, gradcheck
 from alpha.ops.loss import label_cross_entropy, label_mask

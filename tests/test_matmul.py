@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import config, ops
+from alpha.core.op import registry
 from alpha.cpu import native
 from alpha.cpu.matmul import WORTHWHILE_BATCH
 from alpha.errors import DTypeError, ShapeError
 from alpha.gradcheck import assert_equal_at, gradcheck
-from alpha.op import registry
 from tests.op_checks import floats, integers, is_contiguous, leaf, like_torch, refused
 
 PAIRS = [((3, 4), (4, 5)), ((1, 4), (4, 1)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)),

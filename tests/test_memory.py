@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import memory
 from alpha.cpu.memory import LINE, SMALL, Pool, Range, Runs, empty
 

@@ -10,7 +10,7 @@ import pytest
 
 from alpha import random
 from alpha.build import compilers
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import native, native_update
 from alpha.ops.conv_desc import ConvDesc
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded

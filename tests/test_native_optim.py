@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alpha.build import compilers
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import native, native_update
 
 pytestmark = [pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alpha.build import compilers
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import native
 from tests.test_native import close, floats, nan
 

@@ -8,9 +8,9 @@ import pytest
 
 import alpha
 from alpha import nn, ops
+from alpha.core.graph import state
 from alpha.errors import AlphaError, AnomalyError, CheckpointError, DTypeError
 from alpha.gradcheck import assert_equal_at
-from alpha.graph import state
 from tests.op_checks import refused
 
 

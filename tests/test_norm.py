@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import ops
-from alpha.config import config
+from alpha.core.config import config
 from alpha.errors import AlphaError, ArgumentError, ShapeError
 from alpha.gradcheck import assert_equal_at, gradcheck
 from alpha.ops.norm import batch_norm_act

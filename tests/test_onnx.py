@@ -14,8 +14,8 @@ import alpha.nn.functional as F
 import alpha.onnx
 import models
 from alpha import nn, ops, optim
+from alpha.core.tensor import Tensor
 from alpha.errors import AlphaError, ConfigError
-from alpha.tensor import Tensor
 
 pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")
 onnx = pytest.importorskip("onnx")

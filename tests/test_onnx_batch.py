@@ -13,7 +13,7 @@ import alpha
 import alpha.nn.functional as F
 import alpha.onnx
 from alpha import nn
-from alpha.tensor import Tensor
+from alpha.core.tensor import Tensor
 from tests.test_onnx import first
 
 pytestmark = pytest.mark.same_without_kernels("it tests what is above the kernels")

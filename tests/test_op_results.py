@@ -10,8 +10,8 @@ import pytest
 
 import alpha
 from alpha import ops
+from alpha.core.op import Spec, registry
 from alpha.errors import DeviceError, DTypeError, GraphError, ShapeError
-from alpha.op import Spec, registry
 from tests.op_checks import is_contiguous, refused
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
@@ -104,7 +104,7 @@ def test_gradients_of_a_list_are_refused_one_by_one(made: Callable[..., alpha.op
 def test_ops_of_alpha_are_looked_at_in_tests_alone() -> None:
     import subprocess
     import sys
-    code = ("import alpha; from alpha.op import registry; import alpha.cpu\n"
+    code = ("import alpha; from alpha.core.op import registry; import alpha.cpu\n"
             "print([name for name, op in registry.items() if op.checked])")
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]" and ops.relu.checked

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpha import ops
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.op import observers, registry
 from alpha.errors import DataError
 from alpha.gradcheck import assert_equal_at
-from alpha.op import observers, registry
 from tests.op_orders import orders, torch_orders
 from tests.op_twins import drawn
 from tests.op_twins_composed import TWINS

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import ops
-from alpha.backend import get_backend
 from alpha.build import compilers
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.device import get_backend
+from alpha.core.equation import FUNCTIONS, Equation
+from alpha.core.op import op, registry
 from alpha.cpu import native, pointwise
 from alpha.errors import ConfigError
-from alpha.fuse.equation import FUNCTIONS, Equation
 from alpha.gradcheck import assert_equal_at, gradcheck
-from alpha.op import op, registry
 from tests.op_checks import floats, leaf, refused
 
 pytestmark = pytest.mark.same_without_kernels("it tests the compiled kernels, which it turns on")

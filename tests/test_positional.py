@@ -12,10 +12,10 @@ import pytest
 import alpha
 import alpha.nn.functional as F
 from alpha import nn, ops, optim
+from alpha.core.inputs.aliases import NAMES
+from alpha.core.methods import CALLS
+from alpha.core.op import Op
 from alpha.errors import AlphaError
-from alpha.inputs.aliases import NAMES
-from alpha.methods import CALLS
-from alpha.op import Op
 from alpha.optim import schedule
 
 torch = pytest.importorskip("torch")

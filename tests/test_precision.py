@@ -16,11 +16,11 @@ import pytest
 import alpha
 import train.report
 from alpha import checkpoint, nn, ops, optim
-from alpha.config import VARIABLES, config
+from alpha.core.config import VARIABLES, config
+from alpha.core.op import registry
+from alpha.core.precision import MODES, mode, to_storage_dtype
 from alpha.errors import ConfigError, DTypeError
 from alpha.gradcheck import assert_equal_at
-from alpha.op import registry
-from alpha.precision import MODES, mode, to_storage_dtype
 from tests.op_checks import floats, refused
 from tests.tiny_run import flags
 from train.__main__ import main

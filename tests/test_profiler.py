@@ -12,9 +12,9 @@ import pytest
 
 import alpha
 from alpha import nn, ops, optim
+from alpha.core.trace import watchers
 from alpha.errors import ConfigError
 from alpha.profiler import report
-from alpha.trace import watchers
 
 
 class Block(nn.Module):

@@ -11,7 +11,7 @@ import pytest
 
 import alpha
 from alpha import ops
-from alpha.op import Op
+from alpha.core.op import Op
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 STUB = ast.parse((Path(ops.__file__).parent / "__init__.pyi").read_text())

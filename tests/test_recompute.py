@@ -15,7 +15,7 @@ import pytest
 import alpha
 import models
 from alpha import nn, ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.cpu import memory
 from alpha.errors import GraphError
 from alpha.recompute import plan, recipe
@@ -31,7 +31,8 @@ Results = list[np.ndarray]
 @pytest.fixture(autouse=True)
 def small_results_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "LEAST", 1)
-    monkeypatch.setattr(plan, "WORTH", dict.fromkeys(plan.WORTH, 1))
+    for device in plan.WORTH:
+        monkeypatch.setitem(plan.WORTH, device, 1)
 
 
 def image(seed: int, *shape: int) -> alpha.Tensor:

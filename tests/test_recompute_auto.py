@@ -11,7 +11,7 @@ import pytest
 import alpha
 import models
 from alpha import nn, ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.recompute import plan, recipe
 from tests.recompute_plans import plan_of
 from tests.test_recompute import image
@@ -23,7 +23,8 @@ Told = tuple[list[tuple[str, str, str]], list[np.ndarray]]
 @pytest.fixture(autouse=True)
 def worth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are small here."""
-    monkeypatch.setattr(plan, "WORTH", dict.fromkeys(plan.WORTH, 1 << 19))
+    for device in plan.WORTH:
+        monkeypatch.setitem(plan.WORTH, device, 1 << 19)
 
 
 def run(name: str, batch: int = 8) -> Told:
@@ -78,7 +79,8 @@ def test_what_the_process_holds_counts_in_eighths_of_the_limit(monkeypatch: pyte
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(plan, "LEAST", 1)
-    monkeypatch.setattr(plan, "WORTH", dict.fromkeys(plan.WORTH, 1))
+    for device in plan.WORTH:
+        monkeypatch.setitem(plan.WORTH, device, 1)
     yield
 
 

@@ -18,7 +18,7 @@ import pytest
 import alpha
 import models
 from alpha import nn, ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.cpu import native
 from alpha.ops import conv
 from alpha.recompute import plan, recipe

@@ -13,9 +13,9 @@ import pytest
 import alpha
 import train.report
 from alpha import checkpoint, nn, ops
+from alpha.core.op import op, registry
 from alpha.cpu import memory
 from alpha.errors import ArgumentError
-from alpha.op import op, registry
 from alpha.recompute.recipe import count
 from tests.op_checks import refused
 from tests.test_recompute import Mixed, Results, assert_same, image, made, small_results_count, step

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from alpha import doctor
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.doctor import launched
 from alpha.errors import ConfigError, DeviceError

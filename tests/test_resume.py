@@ -18,7 +18,7 @@ import pytest
 import train.loop
 import train.report
 from alpha import checkpoint
-from alpha.config import config
+from alpha.core.config import config
 from tests import tiny_run
 from tests.tiny_run import flags
 from train.__main__ import main

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import alpha
 from alpha import ops
 from alpha.build import compilers
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import native
 from alpha.gradcheck import assert_equal_at
 from tests.op_checks import floats

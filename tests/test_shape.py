@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
+from alpha.core.op import observers
 from alpha.errors import DTypeError, ShapeError, shown
 from alpha.gradcheck import adjoint_check, assert_equal_at, gradcheck
-from alpha.op import observers
 from alpha.ops.shape import slice_axes_grad, slice_axes_grad_add
 from tests.op_checks import floats, integers, is_contiguous, leaf, like_torch, refused, shapes
 

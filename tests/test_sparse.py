@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import nn, ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.errors import ConfigError
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.algorithms.cost import seconds

@@ -15,9 +15,9 @@ import pytest
 
 import alpha
 from alpha import ops
+from alpha.core.op import registry
 from alpha.cpu.elementwise import LIGHT
 from alpha.gradcheck import assert_equal_at
-from alpha.op import registry
 from alpha.ops.norm import batch_norm_act
 
 INF, NAN = np.inf, np.nan

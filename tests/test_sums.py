@@ -10,7 +10,7 @@ import pytest
 
 import alpha
 from alpha import ops
-from alpha.config import config
+from alpha.core.config import config
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv import conv2d_bias_act
 from alpha.ops.pool import pool_scatter

@@ -9,7 +9,7 @@ import alpha
 import models
 from alpha import nn, ops, optim
 from alpha.build import compilers
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import native
 from alpha.ops.conv_desc import ConvDesc
 

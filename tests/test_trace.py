@@ -8,7 +8,7 @@ import time
 import pytest
 
 from alpha import config, ops
-from alpha.trace import Trace, late, running, timed
+from alpha.core.trace import Trace, late, running, timed
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 SHORT, LONG = 0.01, 0.05  # seconds

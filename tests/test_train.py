@@ -19,7 +19,7 @@ import alpha
 import train.loop
 import train.report
 from alpha import checkpoint, nn
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu.augment import normalized
 from alpha.errors import DeviceError
 from alpha.training.registries import OPTIMIZERS, SCHEDULES

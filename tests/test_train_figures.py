@@ -13,7 +13,7 @@ import train.loop
 import train.report
 import train.session
 import train.stored
-from alpha.config import config
+from alpha.core.config import config
 from tests.tiny_run import CLASSES, flags, tiny
 from train.__main__ import main
 from train.config import parse

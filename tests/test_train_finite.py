@@ -13,7 +13,7 @@ import pytest
 import train.loop
 import train.report
 from alpha import checkpoint
-from alpha.config import config
+from alpha.core.config import config
 from tests.tiny_run import flags
 from train.__main__ import main
 from train.session import Session

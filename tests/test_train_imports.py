@@ -11,7 +11,7 @@ import pytest
 
 import train.report
 from alpha import checkpoint
-from alpha.config import config
+from alpha.core.config import config
 from alpha.data.sets import DATASETS
 from alpha.errors import ConfigError
 from alpha.training import registries

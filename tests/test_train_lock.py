@@ -19,7 +19,7 @@ import train.lock
 import train.loop
 import train.report
 from alpha import checkpoint
-from alpha.config import config
+from alpha.core.config import config
 from alpha.errors import ConfigError
 from tests import tiny_run
 from tests.tiny_run import flags

@@ -17,9 +17,9 @@ import alpha
 import alpha.nn.functional as F
 import models
 from alpha import checkpoint, errors, nn, ops, optim
-from alpha.config import VARIABLES
-from alpha.methods import twins
-from alpha.op import op
+from alpha.core.config import VARIABLES
+from alpha.core.op import op
+from alpha.interop import twins
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("TENSOR", "TOP", "NN", "FUNCTIONAL", "CUDA", "OPTIM", "SCHEDULE", "DATA", "INIT", "CHECKPOINT", "ONNX",

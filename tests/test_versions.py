@@ -9,8 +9,8 @@ import pytest
 
 import alpha
 from alpha import nn, ops, optim
+from alpha.core.op import registry
 from alpha.errors import GraphError
-from alpha.op import registry
 from tests.op_checks import refused
 
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]])

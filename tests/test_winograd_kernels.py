@@ -9,8 +9,8 @@ import pytest
 
 import alpha
 from alpha import ops
-from alpha.backend import get_backend
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.device import get_backend
 from alpha.errors import ConfigError
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.algorithms.family import MACHINES, Way, choose

@@ -17,9 +17,9 @@ import numpy as np
 import train.loop
 import train.report
 from alpha import nn
-from alpha.config import config as settings
+from alpha.core.config import config as settings
+from alpha.core.tensor import Tensor
 from alpha.data import Dataset, register_dataset
-from alpha.tensor import Tensor
 from models import register_model
 from train.__main__ import main
 from train.session import Session

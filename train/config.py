@@ -21,11 +21,11 @@ from typing import Any, NoReturn
 
 import models
 from alpha import config as settings
+from alpha.core.inputs.registry import did_you_mean
+from alpha.core.precision import MODES
 from alpha.data import Augment
 from alpha.errors import ConfigError, message
-from alpha.inputs.registry import did_you_mean
 from alpha.ops.algorithms.names import CONV_NAMES
-from alpha.precision import MODES
 from alpha.start import STATUSES, Parser
 from alpha.training.registries import LOSSES, OPTIMIZERS, SCHEDULES
 from train.data import DATASETS

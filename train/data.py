@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from alpha.core.inputs.registry import did_you_mean
 from alpha.data.sets import DATASETS, Dataset, read_dataset, register_dataset, statistics, stratified
 from alpha.errors import DataError, message
-from alpha.inputs.registry import did_you_mean
 from alpha.random import STREAMS, random_bits
 from train import cifar
 

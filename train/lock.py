@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from alpha.core.inputs.schema import Integer, Record, Text
 from alpha.errors import ConfigError, message
-from alpha.inputs.schema import Integer, Record, Text
 
 try:
     import fcntl

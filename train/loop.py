@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 
 import alpha
-from alpha import nn, ops
+from alpha import Tensor, nn, ops
 from alpha.data import Augment, Dataset, Images
 from alpha.data import split as split_off
 from alpha.data.sets import Split
 from alpha.errors import AnomalyError, CheckpointError, message
 from alpha.nn.module import evaluating
-from alpha.tensor import Tensor
 from alpha.training import Callback, Trainer
 from alpha.training.registries import Loss, cross_entropy
 from train import report

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from alpha.core.inputs.registry import parameters_of
 from alpha.errors import ConfigError, message
-from alpha.inputs.registry import parameters_of
 from alpha.training.registries import OPTIMIZERS, SCHEDULES
 from train.data import DATASETS
 

@@ -17,13 +17,12 @@ from typing import Any
 
 import alpha
 import models
-from alpha import checkpoint, optim, random
-from alpha.backend import get_backend
+from alpha import Tensor, checkpoint, optim, random
+from alpha.core.device import get_backend
+from alpha.core.precision import MODES
 from alpha.data import steps_per_epoch
 from alpha.errors import AnomalyError, CheckpointError, ConfigError, DeviceError, message
 from alpha.optim.schedule import Schedule
-from alpha.precision import MODES
-from alpha.tensor import Tensor
 from alpha.training import Trainer, accuracy, registries
 from alpha.training.registries import Loss, find_loss
 from train.config import Config, missing_imports

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 import alpha
-from alpha import checkpoint
-from alpha.config import config as settings
+from alpha import Tensor, checkpoint
+from alpha.core.config import config as settings
+from alpha.core.inputs.schema import AnyOf, Integer, Items, Maybe, Number, Record, Scalar, Table, check
 from alpha.errors import CheckpointError, message
-from alpha.inputs.schema import AnyOf, Integer, Items, Maybe, Number, Record, Scalar, Table, check
 from alpha.optim.optimizer import SCALARS
-from alpha.tensor import Tensor
 from alpha.training import Progress
 
 Loaded = tuple[dict[str, Tensor], dict[str, Any]]  # the tensors and the metadata of a checkpoint

@@ -22,8 +22,6 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 from weakref import WeakSet
 
-from alpha import versions
-from alpha.backend import get_backend
 from alpha.capture.attempt import Attempt, Recorded
 from alpha.capture.reasons import (
     Part,
@@ -37,17 +35,19 @@ from alpha.capture.reasons import (
     obstacle,
     on_the_host,
 )
-from alpha.config import config
-from alpha.errors import AlphaError, ArgumentError, DTypeError, message, shown, warn
-from alpha.graph import grad_enabled
-from alpha.graph.leftover import LeftoverUsed
-from alpha.inplace import kin
-from alpha.inputs.arguments import bound
+from alpha.core import versions
+from alpha.core.config import config
+from alpha.core.device import get_backend
+from alpha.core.errors import AlphaError, ArgumentError, DTypeError, message, shown, warn
+from alpha.core.graph import grad_enabled
+from alpha.core.inplace import kin
+from alpha.core.inputs.arguments import bound
+from alpha.core.leftover import LeftoverUsed
+from alpha.core.tensor import Tensor
+from alpha.core.trace import watchers
 from alpha.nn import Module
 from alpha.optim import Lookahead, Optimizer
 from alpha.optim.recorded import can_record, captured, form_of
-from alpha.tensor import Tensor
-from alpha.trace import watchers
 
 WARM_UP = 2   # plain calls in a row before one is recorded: kernels are compiled and chosen, caches filled
 PATIENCE = 5  # plain calls in a row before a warning says why

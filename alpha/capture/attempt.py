@@ -5,13 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from alpha import versions
-from alpha.backend import get_backend
-from alpha.errors import GraphError, message, shown
-from alpha.graph import leftover
-from alpha.graph.leftover import Leftover
+from alpha.core import leftover, versions
+from alpha.core.device import get_backend
+from alpha.core.errors import GraphError, message, shown
+from alpha.core.leftover import Leftover
+from alpha.core.tensor import Tensor
 from alpha.optim.recorded import RecordedSteps
-from alpha.tensor import Tensor
 
 if TYPE_CHECKING:
     from alpha.capture import Captured

@@ -9,12 +9,12 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from alpha.backend import get_backend
-from alpha.config import config
-from alpha.errors import shown
+from alpha.core.config import config
+from alpha.core.device import get_backend
+from alpha.core.errors import shown
+from alpha.core.tensor import Tensor
+from alpha.core.trace import watchers
 from alpha.nn import Module
-from alpha.tensor import Tensor
-from alpha.trace import watchers
 
 Words = tuple[str, str]  # the reason, and the remedy
 

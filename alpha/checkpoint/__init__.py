@@ -14,7 +14,7 @@ import sys
 from alpha.checkpoint.disk import previous
 from alpha.checkpoint.own import load, save
 from alpha.checkpoint.torch_state import from_torch_state_dict, load_torch, save_torch, to_torch_state_dict
-from alpha.methods import twins
+from alpha.interop import twins
 
 __all__ = ["from_torch_state_dict", "load", "load_torch", "previous", "save", "save_torch", "to_torch_state_dict"]
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Union
 
-from alpha.errors import CheckpointError, message, remedy, warn
-from alpha.inputs.arguments import bound
-from alpha.inputs.schema import shown
+from alpha.core.errors import CheckpointError, message, remedy, warn
+from alpha.core.inputs.arguments import bound
+from alpha.core.inputs.schema import shown
 
 PathLike = Union[str, "os.PathLike[str]"]
 DAY = 24 * 3600

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from alpha import nn, ops
-from alpha.errors import CheckpointError, message
-from alpha.inputs.schema import shown
+from alpha.core.errors import CheckpointError, message
+from alpha.core.inputs.schema import shown
 from alpha.nn import BatchNorm2d, Linear, Module, Sequential
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from alpha import nn
 from alpha.checkpoint.layouts import channels_of, paths
-from alpha.errors import message, warn
+from alpha.core.errors import message, warn
 from alpha.nn import Linear, Module
 
 _LISTED = "docs/from_pytorch.md lists what to search a model's code for"

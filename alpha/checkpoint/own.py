@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from alpha.backend import DTYPES
 from alpha.checkpoint import disk, tensors_file
 from alpha.checkpoint.disk import PathLike
 from alpha.checkpoint.tensors_file import LONGEST_HEADER, METADATA, MOST_AXES, Damaged, encoding_problem, parse_json
-from alpha.errors import CheckpointError, message
-from alpha.inputs.arguments import bound
-from alpha.inputs.ints import as_int
-from alpha.inputs.schema import shown
-from alpha.tensor import Tensor, tensor
+from alpha.core.device import DTYPES
+from alpha.core.errors import CheckpointError, message
+from alpha.core.inputs.arguments import bound
+from alpha.core.inputs.ints import as_int
+from alpha.core.inputs.schema import shown
+from alpha.core.tensor import Tensor, tensor
 
 SCHEMA = 1
 _BLANK = b"0" * 64

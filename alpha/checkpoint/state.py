@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from alpha.checkpoint import disk, own
-from alpha.errors import ArgumentError, CheckpointError, message, shown
-from alpha.inputs.arguments import bound, checked
-from alpha.tensor import Tensor, tensor
+from alpha.core.errors import ArgumentError, CheckpointError, message, shown
+from alpha.core.inputs.arguments import bound, checked
+from alpha.core.tensor import Tensor, tensor
 
 TENSOR = "tensor:"      # in front of the name of a tensor, in its place in the tree
 TEXT = "text:"          # in front of every other string

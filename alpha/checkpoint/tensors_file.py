@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from alpha.checkpoint.disk import check_readable, unreadable
-from alpha.errors import CheckpointError, message
-from alpha.inputs.schema import Integer, Items, Record, Text, shown
+from alpha.core.errors import CheckpointError, message
+from alpha.core.inputs.schema import Integer, Items, Record, Text, shown
 
 LONGEST_HEADER = 100_000_000     # bytes, as in the library of safetensors
 MOST_AXES = 32                   # of a NumPy array, in all versions

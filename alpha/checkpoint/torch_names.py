@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from alpha.checkpoint.layouts import paths
-from alpha.errors import CheckpointError, ConfigError, message
-from alpha.inputs.schema import shown
+from alpha.core.errors import CheckpointError, ConfigError, message
+from alpha.core.inputs.schema import shown
 from alpha.nn import CoConv2d, Module
 
 FIRST_LEVELS = ("conv2_1", "coconv_levels.0")  # what the first level is called; the next ones count on

@@ -16,11 +16,11 @@ from alpha.checkpoint.disk import PathLike
 from alpha.checkpoint.layouts import check_flattened, counters, layouts
 from alpha.checkpoint.tensors_file import Damaged
 from alpha.checkpoint.torch_names import check_levels, to_own, to_torch
-from alpha.errors import CheckpointError, message
-from alpha.inputs.arguments import bound
-from alpha.inputs.schema import shape_of, shown
+from alpha.core.errors import CheckpointError, message
+from alpha.core.inputs.arguments import bound
+from alpha.core.inputs.schema import shape_of, shown
+from alpha.core.tensor import Tensor
 from alpha.nn import Module
-from alpha.tensor import Tensor
 
 _PREFIX = re.compile(r"^((module|_orig_mod)\.)+")
 _SAVE_FIX = "save it with torch.save(model.state_dict(), path)"

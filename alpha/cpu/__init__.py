@@ -11,14 +11,14 @@ from weakref import ref
 
 import numpy as np
 
+from alpha.core.versions import History
 from alpha.cpu import memory
-from alpha.versions import History
 
 _histories: dict[int, tuple[ref[np.ndarray], History]] = {}  # by the id of the array that has the memory
 
 
 class CpuBackend:
-    """See alpha.backend.Backend; arrays are np.ndarray."""
+    """See alpha.core.device.Backend; arrays are np.ndarray."""
 
     name = "cpu"
     dtypes = frozenset({"float16", "float32", "float64", "int32", "int64", "uint8", "bool"})

@@ -7,13 +7,13 @@ from math import pi, sqrt
 
 import numpy as np
 
+from alpha.core.op import Op
 from alpha.cpu import native, pointwise
 from alpha.cpu.elementwise import masked
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty_like
 from alpha.cpu.reduce import sums
 from alpha.cpu.shape import contiguous
-from alpha.op import Op
 from alpha.ops import activation as ops
 
 Array = np.ndarray

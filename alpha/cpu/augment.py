@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from alpha.core.errors import ConfigError, ShapeError, message
 from alpha.cpu.memory import empty
-from alpha.errors import ConfigError, ShapeError, message
 from alpha.ops.augment import EPOCH_BLOCKS, WORDS_PER_IMAGE, augment_images, below, words_of
 from alpha.random import STREAMS, random_bits
 

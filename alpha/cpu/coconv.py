@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import conv_numpy, native
 from alpha.cpu.algorithms import machine_key, tiles_of_level, way_of_level, winograd, workspace_limit
 from alpha.cpu.conv import conv2d_bias_act_cpu, conv2d_dgrad_cpu, conv2d_wgrad_cpu

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import conv_numpy, native
 from alpha.cpu.algorithms import chosen, for_zeros, winograd
 from alpha.cpu.elementwise import bias_act

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from alpha.core.errors import DataError, message
 from alpha.cpu import native
 from alpha.cpu.half import quiet
 from alpha.cpu.memory import empty, empty_like
 from alpha.cpu.norm import to_sum_dtype
 from alpha.cpu.reduce import sums
-from alpha.errors import DataError, message
 from alpha.ops import loss as ops
 
 Array = np.ndarray

@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from alpha.core.errors import ConfigError, message
 from alpha.cpu import native
 from alpha.cpu.algorithms import sparse, sparse_numpy
 from alpha.cpu.algorithms.products import strassen
@@ -18,7 +19,6 @@ from alpha.cpu.elementwise import bias_act, quietly
 from alpha.cpu.half import in_float32, quiet
 from alpha.cpu.memory import empty
 from alpha.cpu.reduce import bias_grad_cpu
-from alpha.errors import ConfigError, message
 from alpha.ops.algorithms.names import Request
 from alpha.ops.matmul import MOST_SPARSE_ROWS, linear, linear_grad, matmul
 

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.errors import OutOfMemoryError, message
+from alpha.core.inputs.sizes import host_nbytes
 from alpha.cpu.native import ptr
-from alpha.errors import OutOfMemoryError, message
-from alpha.inputs.sizes import host_nbytes
 
 SMALL = 128 * 1024  # malloc keeps those, and asks the system for larger ones
 LINE = 64  # bytes of a line of the cache; a vector that crosses lines is read and written twice

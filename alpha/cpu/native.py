@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from alpha.build import build, compilers, cores
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.errors import AlphaError, CompileError, message
+from alpha.core.openmp import SPIN_COUNT as SPIN_COUNT
+from alpha.core.openmp import warn_if_late
 from alpha.cpu.conv_tables import dgrad_table, forward_table
-from alpha.errors import AlphaError, CompileError, message
-from alpha.openmp import SPIN_COUNT as SPIN_COUNT
-from alpha.openmp import warn_if_late
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import Axis, ConvDesc, Pair
 

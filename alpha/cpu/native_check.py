@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from alpha.core.errors import CompileError, message
 from alpha.cpu import native, native_update, pointwise, shape
 from alpha.cpu.half import quiet
-from alpha.errors import CompileError, message
 from alpha.ops.algorithms.family import Way
 from alpha.ops.conv_desc import ConvDesc
 

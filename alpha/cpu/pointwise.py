@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from alpha.build import written
+from alpha.core.op import Op, registry
 from alpha.cpu import native
 from alpha.cpu.memory import empty
-from alpha.op import Op, registry
 from alpha.ops.elementwise import broadcast_shape
 from alpha.ops.layout import broadcast_strides, merged
 
@@ -116,7 +116,8 @@ def _period(sizes: Shape, strides: Shape) -> tuple[int, int]:
 
 
 def bind(op: Op, oracle: Callable[..., Array], few: int = 0,
-         numbers: Callable[..., dict[str, float]] | None = None) -> None:
+         numbers: Callable[..., dict[str, float]] | None = None,
+         around: Callable[[Callable[..., Array]], Callable[..., Array]] = lambda run: run) -> None:
     """Makes the kernel of an op's equation its implementation for float32.
 
     Args:
@@ -124,10 +125,10 @@ def bind(op: Op, oracle: Callable[..., Array], few: int = 0,
         few: where no operand has so many elements the oracle computes too, being faster: only of what both give the
             same bits.
         numbers: makes numbers of the attributes, where some are none.
+        around: returns the implementation, given the one that is made here, for all calls that it leaves to it.
     """
     kinds, pair = _kinds(op), op.scalars
 
-    @op.impl("cpu")
     def run(*operands: Any, **attrs: Any) -> Array:
         if few:
             for x in operands:
@@ -154,6 +155,8 @@ def bind(op: Op, oracle: Callable[..., Array], few: int = 0,
                 shapes = [x.shape if x.__class__ is ndarray else None for x in operands]
                 break
         return _launch(op, tuple(shapes), operands, numbers(**attrs) if numbers else attrs)
+
+    op.impl("cpu")(around(run))
 
 
 def _few(operands: Sequence[Any]) -> list[Any]:

@@ -8,10 +8,10 @@ from math import prod
 
 import numpy as np
 
+from alpha.core.errors import ShapeError, message
 from alpha.cpu import native
 from alpha.cpu.elementwise import FEW
 from alpha.cpu.memory import empty, empty_like
-from alpha.errors import ShapeError, message
 from alpha.ops import index as index_ops
 from alpha.ops import shape as ops
 from alpha.ops.layout import merged

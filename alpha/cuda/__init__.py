@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from alpha.backend import HALF_DTYPES, get_backend
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.device import HALF_DTYPES, get_backend
+from alpha.core.errors import AlphaError
+from alpha.core.versions import History
 from alpha.cuda import families, lazy  # noqa: F401  the former binds the implementations
 from alpha.cuda.ops.pointwise import convert, filled
 from alpha.cuda.ops.pointwise.chain import joined
@@ -23,9 +25,7 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, free_cached
 from alpha.cuda.runtime.recording import Recording
 from alpha.cuda.runtime.report import memory_summary
-from alpha.errors import AlphaError
-from alpha.methods import twins
-from alpha.versions import History
+from alpha.interop import twins
 
 __all__ = ["BACKEND", "Array", "context", "free_cached", "is_available", "memory_summary", "synchronize"]
 
@@ -35,7 +35,7 @@ ORDERED = (None, 1, -1)
 
 
 class CudaBackend:
-    """See alpha.backend.Backend; arrays are alpha.cuda.runtime.memory.Array."""
+    """See alpha.core.device.Backend; arrays are alpha.cuda.runtime.memory.Array."""
 
     name = "cuda"
     dtypes = frozenset(memory.ITEMSIZE)

@@ -8,7 +8,7 @@ from alpha.data.images import Images, steps_per_epoch
 from alpha.data.loader import DataLoader
 from alpha.data.parts import ConcatDataset, Subset, TensorDataset, random_split
 from alpha.data.sets import Dataset, register_dataset, split
-from alpha.methods import twins
+from alpha.interop import twins
 
 __all__ = ["Augment", "ConcatDataset", "DataLoader", "Dataset", "ImageFolder", "Images", "Subset", "TensorDataset",
            "random_split", "register_dataset", "split", "steps_per_epoch"]

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import numpy as np
 
 from alpha import ops
+from alpha.core.errors import ConfigError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Whole
+from alpha.core.tensor import Tensor, tensor
 from alpha.data import maps
-from alpha.errors import ConfigError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Whole
 from alpha.random import STREAMS, random_bits
-from alpha.tensor import Tensor, tensor
 
 LARGEST = 64
 Edge = Annotated[int, Whole(0, high=LARGEST)]

@@ -9,11 +9,11 @@ from typing import cast
 
 import numpy as np
 
+from alpha.core.errors import DataError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Pair
 from alpha.data.parts import place
 from alpha.data.pictures import read
-from alpha.errors import DataError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Pair
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff"}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from alpha.core.errors import ConfigError, DataError, message, shown
+from alpha.core.tensor import Tensor
 from alpha.data.augment import Augment
 from alpha.data.maps import fits
-from alpha.errors import ConfigError, DataError, message, shown
-from alpha.tensor import Tensor
 
 Array = np.ndarray
 

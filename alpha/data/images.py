@@ -10,15 +10,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
+from alpha.core.errors import ConfigError, DataError, message, shown
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Count, Size
+from alpha.core.names import DEVICES, DTYPES
+from alpha.core.tensor import Tensor, tensor
 from alpha.data.augment import Augment
 from alpha.data.sets import Dataset
-from alpha.errors import ConfigError, DataError, message, shown
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Count, Size
-from alpha.methods.names import DEVICES, DTYPES
 from alpha.random import permutation
-from alpha.tensor import Tensor, tensor
 
 Batch = tuple[Tensor, Tensor]
 

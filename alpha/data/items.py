@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from alpha.core.errors import DataError, message, shown
 from alpha.data.pictures import is_picture, pixels, upright
-from alpha.errors import DataError, message, shown
 
 AS_THEY_ARE = frozenset(map(np.dtype, ("uint8", "float32", "int64")))   # dtypes that batches have
 

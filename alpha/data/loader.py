@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
+from alpha.core.errors import ConfigError, DataError, message, shown
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Count, Seed, Size
+from alpha.core.tensor import Tensor, tensor
 from alpha.data.augment import Augment
 from alpha.data.forms import Forms, is_bytes, is_floats
 from alpha.data.images import epoch_order, resident, steps_per_epoch
 from alpha.data.items import in_dtype_of_batches, is_of_torch, remedy
 from alpha.data.sets import Dataset
 from alpha.data.workers import Work, Workers
-from alpha.errors import ConfigError, DataError, message, shown
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Count, Seed, Size
-from alpha.methods import twins
-from alpha.tensor import Tensor, tensor
+from alpha.interop import twins
 
 RESIDENT_NBYTES = 1 << 30  # images up to this size stay on a GPU, unless `resident` says
 MOST_WORKERS = 1024        # threads or processes; each has memory and files of the host

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from alpha.errors import ConfigError, message, shown
-from alpha.inputs.ints import BOOLS, as_int, is_real
+from alpha.core.errors import ConfigError, message, shown
+from alpha.core.inputs.ints import BOOLS, as_int, is_real
 from alpha.ops.augment import below, words_of
 
 Array = np.ndarray

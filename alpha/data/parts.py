@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from alpha.errors import ArgumentError, DataError, message, shown
-from alpha.inputs.arguments import bound, checked
-from alpha.inputs.ints import as_int, has_bool, no_bools
-from alpha.inputs.kinds import Kind, Many, Seed
-from alpha.tensor import Tensor
+from alpha.core.errors import ArgumentError, DataError, message, shown
+from alpha.core.inputs.arguments import bound, checked
+from alpha.core.inputs.ints import as_int, has_bool, no_bools
+from alpha.core.inputs.kinds import Kind, Many, Seed
+from alpha.core.tensor import Tensor
 
 DataSets = Annotated[Sequence[Any], Many(Kind(), text="a list of data sets")]
 Lengths = Annotated[Sequence[float], Many(Kind(), text="a list of numbers of items, or of shares,")]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.errors import DataError, message
+from alpha.core.errors import DataError, message
 
 DEEP = re.compile(r"\b(?:L|LA|RGBA?|RGBX|CMYK);16")     # how Pillow names 16 bits a channel that it cuts to 8
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from alpha.core.errors import ArgumentError, DataError, message, shown
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import FiniteNumber, Instance, Many, Seed
+from alpha.core.inputs.registry import call_with, decorator
 from alpha.data.augment import Augment
 from alpha.data.items import is_of_torch, remedy, stacked
-from alpha.errors import ArgumentError, DataError, message, shown
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import FiniteNumber, Instance, Many, Seed
-from alpha.inputs.registry import call_with, decorator
 from alpha.random import STREAMS, random_bits
 
 MOST_PIXELS = 1 << 27  # that statistics are made of

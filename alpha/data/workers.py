@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from alpha.core.errors import AlphaError, DataError, message
+from alpha.core.inputs.registry import parameters_of
 from alpha.data.items import as_array, as_numbers, fetched, stack
-from alpha.errors import AlphaError, DataError, message
-from alpha.inputs.registry import parameters_of
 
 if TYPE_CHECKING:   # importing it takes as long as the rest of alpha.data, and only workers need it
     from concurrent.futures import Executor, Future

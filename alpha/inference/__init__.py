@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alpha import versions
-from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.capture import capture
-from alpha.config import config
-from alpha.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
-from alpha.graph import grad_enabled, no_grad
+from alpha.core import versions
+from alpha.core.config import config
+from alpha.core.device import FLOAT_DTYPES, get_backend
+from alpha.core.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
+from alpha.core.graph import grad_enabled, no_grad
+from alpha.core.inputs.arguments import bound
+from alpha.core.precision import mode
+from alpha.core.tensor import Tensor
 from alpha.inference.branches import Replay
 from alpha.inference.passes import improve, layer
 from alpha.inference.report import MIB, Report
 from alpha.inference.trace import WHERE, examples_of, trace
-from alpha.inputs.arguments import bound
 from alpha.nn import Module
-from alpha.precision import mode
-from alpha.tensor import Tensor
 
 if TYPE_CHECKING:
     from alpha.inference.cpu_plan import CpuPlan

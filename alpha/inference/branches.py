@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from alpha.backend import ITEMSIZE, Backend, get_backend
+from alpha.core.device import ITEMSIZE, Backend, get_backend
+from alpha.core.tensor import Tensor
 from alpha.inference.program import VIEWS, Call, Program, Value, evaluate
-from alpha.tensor import Tensor
 
 MOST_BYTES = 64 << 20   # of the results of a part whose branches run side by side: these keep their memory to its end
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import native
 from alpha.inference import cpu_steps
 from alpha.inference.cpu_calls import joined

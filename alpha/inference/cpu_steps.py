@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import coconv, native
 from alpha.cpu.algorithms import COUNT_STEP, chosen, winograd, zeros_needed
 from alpha.cpu.conv import HALVES

@@ -14,12 +14,12 @@ from math import prod
 
 import numpy as np
 
-from alpha.backend import device_type
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.device import device_type
+from alpha.core.op import Op
+from alpha.core.tensor import Tensor, tensor
 from alpha.inference.program import VIEWS, Call, Program, Value, evaluate, op_named
-from alpha.op import Op
 from alpha.ops.matmul import MOST_SPARSE_ROWS
-from alpha.tensor import Tensor, tensor
 
 NORMS = ("batch_norm_act", "batch_norm_add_act")
 # What can take a scale and a shift: op -> the op that takes a bias and an activation as well.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from alpha.backend import device_type
-from alpha.op import Op, registry
-from alpha.tensor import Tensor
+from alpha.core.device import device_type
+from alpha.core.op import Op, registry
+from alpha.core.tensor import Tensor
 
 VIEWS = ("reshape",)    # ops whose result is another look at the elements of their argument
 

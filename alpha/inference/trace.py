@@ -8,15 +8,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from alpha import op as ops_seam
-from alpha.backend import FLOAT_DTYPES
-from alpha.errors import ArgumentError, ConfigError, DeviceError, GraphError, message, shown
-from alpha.graph import no_grad
+from alpha.core import op as ops_seam
+from alpha.core.device import FLOAT_DTYPES
+from alpha.core.errors import ArgumentError, ConfigError, DeviceError, GraphError, message, shown
+from alpha.core.graph import no_grad
+from alpha.core.op import Op
+from alpha.core.tensor import Tensor, tensor
 from alpha.inference.program import Call, Piece, Program, Value
 from alpha.nn import Module
 from alpha.nn.module import evaluating
-from alpha.op import Op
-from alpha.tensor import Tensor, tensor
 
 WHERE = "inference"
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from alpha.methods import twins
+from alpha.interop import twins
 from alpha.nn import functional, init
 from alpha.nn.activation import (
     CELU,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from alpha import ops
-from alpha.errors import ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Approximation, Axis, Count, Finite, NonNegative, Positive
+from alpha.core.errors import ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Approximation, Axis, Count, Finite, NonNegative, Positive
+from alpha.core.tensor import Tensor
 from alpha.nn.function import Lambda
 from alpha.nn.module import Module, Parameter
 from alpha.ops.composed.activations import check_limits
-from alpha.tensor import Tensor
 
 
 class _Inplace(Module):

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from alpha import ops
-from alpha.errors import ConfigError, DTypeError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Choice, Count, Either, Function, Positive, Share
+from alpha.core.errors import ConfigError, DTypeError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Choice, Count, Either, Function, Positive, Share
+from alpha.core.precision import to_storage_dtype
+from alpha.core.tensor import Tensor
 from alpha.nn import init
 from alpha.nn.container import ModuleList
 from alpha.nn.dropout import Dropout
@@ -21,8 +23,6 @@ from alpha.nn.linear import Linear
 from alpha.nn.module import Module, Parameter
 from alpha.nn.norm import LayerNorm
 from alpha.ops.composed.attention import attention_weights
-from alpha.precision import to_storage_dtype
-from alpha.tensor import Tensor
 
 FeedForward = Annotated[Any, Either([Choice("relu", "gelu"), Function()], 'pass "relu", "gelu" or a function')]
 

@@ -6,7 +6,7 @@ from collections import deque
 from types import FunctionType
 from typing import Any
 
-from alpha.errors import ConfigError, message, shown
+from alpha.core.errors import ConfigError, message, shown
 
 PLAIN = frozenset({type(None), bool, int, float, str})      # values of these types hold nothing
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from alpha import ops
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Channels, LevelChannels, Levels
-from alpha.inputs.kinds import Pair as IntOrPair
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Channels, LevelChannels, Levels
+from alpha.core.inputs.kinds import Pair as IntOrPair
+from alpha.core.precision import to_storage_dtype
+from alpha.core.tensor import Tensor
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
 from alpha.nn.norm import counts_for_norm
 from alpha.ops.coconv_desc import CoConvDesc, check_kernel, level_channels
 from alpha.ops.conv import as_pair
-from alpha.precision import to_storage_dtype
-from alpha.tensor import Tensor
 
 
 class CoConv2d(Module):

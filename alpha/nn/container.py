@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
-from alpha.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message, shown
-from alpha.graph import grad_enabled, state
-from alpha.inputs.arguments import bound_methods, checked
-from alpha.inputs.ints import as_int, no_bools
+from alpha.core.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message, shown
+from alpha.core.graph import grad_enabled, state
+from alpha.core.inputs.arguments import bound_methods, checked
+from alpha.core.inputs.ints import as_int, no_bools
+from alpha.core.op import observers
+from alpha.core.tensor import Tensor
 from alpha.nn.attributes import a_, check_name, named
 from alpha.nn.function import as_module
 from alpha.nn.module import Module, Parameter
-from alpha.op import observers
-from alpha.tensor import Tensor
 
 E = TypeVar("E")
 D = TypeVar("D")

@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from alpha.errors import ConfigError, DTypeError, NotFoundError, message
-from alpha.graph import state
-from alpha.inputs.arguments import bound_methods
+from alpha.core.errors import ConfigError, DTypeError, NotFoundError, message
+from alpha.core.graph import state
+from alpha.core.inputs.arguments import bound_methods
+from alpha.core.tensor import Tensor
 from alpha.nn.attributes import CONTAINERS, PLAIN, a_, check_name, hidden, is_plain, named, names_of
 from alpha.nn.parameter import Parameter
-from alpha.tensor import Tensor
 
 if TYPE_CHECKING:
     from alpha.nn.module import Module

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ConfigError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import BorderMode, Channels, ConvPadding, Padding
-from alpha.inputs.kinds import Pair as IntOrPair
+from alpha.core.errors import ConfigError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import BorderMode, Channels, ConvPadding, Padding
+from alpha.core.inputs.kinds import Pair as IntOrPair
+from alpha.core.precision import to_storage_dtype
+from alpha.core.tensor import Tensor
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
@@ -19,8 +21,6 @@ from alpha.nn.pool import MaxPool2d
 from alpha.ops.algorithms.names import ConvAlgorithm
 from alpha.ops.conv import as_pair, check_output_padding, named_padding
 from alpha.ops.conv_desc import Axis, ConvDesc
-from alpha.precision import to_storage_dtype
-from alpha.tensor import Tensor
 
 _NO_BORDER: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))
 

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from alpha import ops
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Axis, Finite, NonNegative, Order, Positive, Reduction
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Axis, Finite, NonNegative, Order, Positive, Reduction
+from alpha.core.tensor import Tensor
 from alpha.nn.loss import Loss
 from alpha.nn.module import Module
 from alpha.ops.composed.losses import Power
-from alpha.tensor import Tensor
 
 
 class CosineSimilarity(Module):

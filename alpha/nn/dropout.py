@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from alpha import ops
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Share
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Share
+from alpha.core.tensor import Tensor
 from alpha.nn.functional import dropout2d
 from alpha.nn.module import Module
-from alpha.tensor import Tensor
 
 
 class Dropout(Module):

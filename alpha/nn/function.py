@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from alpha.errors import DTypeError, message
-from alpha.inputs.arguments import bound
+from alpha.core.errors import DTypeError, message
+from alpha.core.inputs.arguments import bound
+from alpha.core.tensor import Tensor
 from alpha.nn.attributes import a_
 from alpha.nn.module import Module
-from alpha.tensor import Tensor
 
 
 class Lambda(Module):

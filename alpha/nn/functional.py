@@ -8,9 +8,9 @@ from math import prod
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ConfigError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import (
+from alpha.core.errors import ConfigError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import (
     Approximation,
     Channels,
     ConvPadding,
@@ -23,7 +23,8 @@ from alpha.inputs.kinds import (
     Share,
     Size,
 )
-from alpha.methods import twins
+from alpha.core.tensor import Tensor
+from alpha.interop import twins
 from alpha.ops import (
     adaptive_avg_pool2d,
     adaptive_max_pool2d,
@@ -95,7 +96,6 @@ from alpha.ops import threshold as _threshold
 from alpha.ops import vector_norm as _vector_norm
 from alpha.ops.composed.pools import unpooled_size
 from alpha.ops.conv import named_padding
-from alpha.tensor import Tensor
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d", "avg_pool1d",

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from alpha.errors import ArgumentError, DTypeError, message
-from alpha.inputs import aliases
-from alpha.inputs.arguments import bound_methods, what_it_takes
+from alpha.core.errors import ArgumentError, DTypeError, message
+from alpha.core.inputs import aliases
+from alpha.core.inputs.arguments import bound_methods, what_it_takes
+from alpha.core.tensor import Handle, Tensor
 from alpha.nn.attributes import a_
-from alpha.tensor import Handle, Tensor
 
 Hook = Callable[..., Any]
 

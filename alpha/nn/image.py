@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ShapeError, message, shown
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Channels, Count, Finite, Number, Padding, Pair, ResizeMode, Scales, Sides
+from alpha.core.errors import ShapeError, message, shown
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Channels, Count, Finite, Number, Padding, Pair, ResizeMode, Scales, Sides
+from alpha.core.tensor import Tensor
 from alpha.nn import init
 from alpha.nn.module import Module, Parameter
 from alpha.ops.conv import as_pair
-from alpha.tensor import Tensor
 
 
 class Upsample(Module):

@@ -14,11 +14,11 @@ from typing import TypeVar
 import numpy as np
 
 from alpha import ops
-from alpha.errors import ConfigError, ShapeError, message
-from alpha.inputs.arguments import bound, checked
-from alpha.inputs.kinds import FanMode, Finite, NonNegative, Number, ShapeLike
-from alpha.methods import twins
-from alpha.tensor import Tensor
+from alpha.core.errors import ConfigError, ShapeError, message
+from alpha.core.inputs.arguments import bound, checked
+from alpha.core.inputs.kinds import FanMode, Finite, NonNegative, Number, ShapeLike
+from alpha.core.tensor import Tensor
+from alpha.interop import twins
 
 T = TypeVar("T", bound=Tensor)
 

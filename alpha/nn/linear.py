@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import cast
 
 from alpha import ops
-from alpha.errors import ConfigError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Axis, Count, Map, NewShape
+from alpha.core.errors import ConfigError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Axis, Count, Map, NewShape
+from alpha.core.precision import to_storage_dtype
+from alpha.core.tensor import Tensor
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
-from alpha.precision import to_storage_dtype
-from alpha.tensor import Tensor
 
 
 class Linear(Module):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ShapeError, message, shown
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import BorderMode, Channels, LinePadding, Size
+from alpha.core.errors import ShapeError, message, shown
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import BorderMode, Channels, LinePadding, Size
+from alpha.core.tensor import Tensor
 from alpha.nn.conv import Conv2d
 from alpha.nn.module import Module, Parameter
 from alpha.nn.pool import AvgPool2d, MaxPool2d
-from alpha.tensor import Tensor
 
 
 def _as_maps(layer: Module, x: Tensor) -> Tensor:

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from alpha import ops
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import NonNegative, Positive, Reduction, Share, Spread
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import NonNegative, Positive, Reduction, Share, Spread
+from alpha.core.tensor import Tensor
 from alpha.nn.module import Module
-from alpha.tensor import Tensor
 
 
 class Loss(Module):

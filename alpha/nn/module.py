@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from alpha import ops
-from alpha.backend import FLOAT_DTYPES
-from alpha.errors import AlphaError, ArgumentError, CheckpointError, DTypeError, NotDefinedError, message
-from alpha.graph import no_grad, state
-from alpha.graph.leftover import has_grad
-from alpha.inputs.arguments import bound_methods, checked
-from alpha.inputs.dtypes import dtype_name
-from alpha.inputs.schema import check_names, fitted
-from alpha.methods import twins
+from alpha.core.device import FLOAT_DTYPES
+from alpha.core.errors import AlphaError, ArgumentError, CheckpointError, DTypeError, NotDefinedError, message
+from alpha.core.graph import no_grad, state
+from alpha.core.inputs.arguments import bound_methods, checked
+from alpha.core.inputs.dtypes import dtype_name
+from alpha.core.inputs.schema import check_names, fitted
+from alpha.core.leftover import has_grad
+from alpha.core.tensor import Tensor
+from alpha.interop import twins
 from alpha.nn.attributes import a_
 from alpha.nn.contents import OVERRIDDEN, Contents
 from alpha.nn.hooks import Hooks, called_anew, new_args, new_output
 from alpha.nn.parameter import Parameter
-from alpha.tensor import Tensor
 
 __all__ = ["Module", "Parameter"]
 

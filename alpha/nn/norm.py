@@ -7,12 +7,12 @@ from functools import partial
 from math import prod
 
 from alpha import ops
-from alpha.errors import ConfigError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Count, Positive, ShapeLike, Share
+from alpha.core.errors import ConfigError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Count, Positive, ShapeLike, Share
+from alpha.core.tensor import Tensor
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
-from alpha.tensor import Tensor
 
 
 def _refuse_other_sizes(layer: Module, x: Tensor, *sizes: int) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from alpha.inplace.kin import alias
-from alpha.inputs.arguments import checked
-from alpha.tensor import Tensor
+from alpha.core.inplace.kin import alias
+from alpha.core.inputs.arguments import checked
+from alpha.core.tensor import Tensor
 
 
 class Parameter(Tensor):

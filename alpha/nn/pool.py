@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Count, Padding, Pair
+from alpha.core.errors import ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Count, Padding, Pair
+from alpha.core.tensor import Tensor
 from alpha.nn.module import Module
 from alpha.ops.composed.pools import unpooled_size
 from alpha.ops.conv import as_pair
-from alpha.tensor import Tensor
 
 
 class MaxPool2d(Module):

@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ShapeError, message
-from alpha.graph import no_grad
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Count
+from alpha.core.errors import ShapeError, message
+from alpha.core.graph import no_grad
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Count
+from alpha.core.precision import Mode, mode
+from alpha.core.tensor import Tensor
 from alpha.nn.attributes import hidden
 from alpha.nn.module import Module, evaluating
-from alpha.precision import Mode, mode
-from alpha.tensor import Tensor
 
 
 @dataclass(frozen=True)

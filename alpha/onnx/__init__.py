@@ -6,7 +6,7 @@
 
 import sys
 
-from alpha.methods import twins
+from alpha.interop import twins
 from alpha.onnx.exporter import export
 from alpha.onnx.loader import OnnxModel, load
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from alpha import no_grad
-from alpha.errors import AlphaError
+from alpha.core.errors import AlphaError
+from alpha.core.tensor import Tensor, tensor
 from alpha.inference.program import Call, Program, Value, op_named
 from alpha.inference.trace import trace_once
 from alpha.nn import Module
-from alpha.tensor import Tensor, tensor
 
 # Ops with attributes that follow the number of samples, of which the rules of nodes.py make sense.
 FOLLOWING = ("expand", "reshape", "slice_axes")

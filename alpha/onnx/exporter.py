@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from alpha.errors import ConfigError, message, remedy, warn
+from alpha.core.errors import ConfigError, message, remedy, warn
+from alpha.core.inputs.arguments import checked
+from alpha.core.precision import mode
+from alpha.core.tensor import Tensor
 from alpha.inference.program import Program, Value
 from alpha.inference.trace import examples_of, trace
-from alpha.inputs.arguments import checked
 from alpha.nn import Module
 from alpha.onnx.batch import Baked, Batch, closed, opened
 from alpha.onnx.graph import FIRST, PLAIN, TO_FIRST, WHERE, Graph, package, refuse
 from alpha.onnx.pieces import PIECES, joined
 from alpha.onnx.shapes import RULES
-from alpha.precision import mode
-from alpha.tensor import Tensor
 
 OPSET, IR_VERSION = 17, 8      # which ONNX Runtime 1.14 and later read
 DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "FLOAT16", "int64": "INT64", "int32": "INT32",

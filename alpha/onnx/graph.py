@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.errors import ConfigError, message
+from alpha.core.errors import ConfigError, message
 from alpha.inference.program import Value
 from alpha.onnx.batch import Baked, Batch
 

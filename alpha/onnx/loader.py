@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from alpha.errors import AlphaError, ConfigError, message
-from alpha.inputs.arguments import checked
+from alpha.core.errors import AlphaError, ConfigError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.tensor import Tensor, tensor
 from alpha.nn import Module, Parameter
 from alpha.onnx.graph import TO_LAST, WHERE, package
 from alpha.onnx.operators import CONVOLUTIONS, HARMLESS, OPERATORS, READ, Held, Node
-from alpha.tensor import Tensor, tensor
 
 STATISTICS = (3, 4)     # inputs of BatchNormalization that are no parameters
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from alpha import ops
-from alpha.errors import ConfigError, message
+from alpha.core.errors import ConfigError, message
+from alpha.core.tensor import Tensor, tensor
 from alpha.onnx.graph import SAME, TO_FIRST, TO_LAST, WHERE, package
-from alpha.tensor import Tensor, tensor
 
 if TYPE_CHECKING:
     from alpha.onnx.loader import OnnxModel

@@ -7,7 +7,7 @@ __init__.pyi has the typed signatures, and a test holds the two together.
 
 import sys
 
-from alpha.methods import twins
+from alpha.interop import twins
 from alpha.ops.activation import (
     elu, gelu, gelu_tanh, hardswish, leaky_relu, log_softmax, relu, relu6, relu_grad, sigmoid, silu, softmax, softplus,
     tanh,
@@ -84,7 +84,8 @@ from alpha.ops.shape import (
 from alpha.ops.update import (
     adam_step, adamax_step, adamod_step, ema_step, loss_scale_step, radam_step, rmsprop_step, sgd_step, sums_of_squares,
 )
-from alpha.methods import CALLS, OPS, Methods
+from alpha.core.methods import CALLS, Methods
+from alpha.core.table import TABLE, provides
 
 __all__ = [
     "abs",
@@ -339,9 +340,10 @@ __all__ = [
     "zeros_like",
 ]
 
-OPS.update({name: globals()[name] for name in __all__})
+for _name in __all__:
+    provides(_name)(globals()[_name])
 for _name, _called in CALLS.items():
-    getattr(Methods, _name).__doc__ = OPS[_called].__doc__
+    getattr(Methods, _name).__doc__ = TABLE[_called].__doc__
 
 
 def __getattr__(name: str) -> object:

@@ -5,9 +5,9 @@ from typing import Any, overload
 
 from numpy import ndarray
 
-from alpha.op import Op
+from alpha.core.op import Op
+from alpha.core.tensor import Axes, Number, Tensor
 from alpha.ops.index import Sorted
-from alpha.tensor import Axes, Number, Tensor
 
 Operand = Tensor | Number
 IntOrPair = int | tuple[int, int]

@@ -12,14 +12,14 @@ from math import pi
 from math import sqrt as sqrt_of
 from typing import Any
 
-from alpha.errors import ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Axis, Finite
-from alpha.op import Op, grad_enabled, op
+from alpha.core.errors import ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Axis, Finite
+from alpha.core.op import Op, grad_enabled, op
+from alpha.core.tensor import Tensor
 from alpha.ops.checks import check_alike
 from alpha.ops.elementwise import erf, exp, minimum, where
 from alpha.ops.reduce import normal_axis, widened
-from alpha.tensor import Tensor
 
 
 def _alike(where: str, g: Tensor, y: Tensor) -> tuple[int, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.errors import DTypeError, ShapeError, message
-from alpha.inputs.kinds import Seed, Size
-from alpha.op import Spec, op
+from alpha.core.errors import DTypeError, ShapeError, message
+from alpha.core.inputs.kinds import Seed, Size
+from alpha.core.op import Spec, op
 from alpha.random import STREAMS, philox
 
 WORDS_PER_IMAGE = 4     # one block of Philox: crop row and mirror, crop column, cutout row, cutout column

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from alpha.errors import DTypeError, ShapeError, message, shown
-from alpha.inputs.ints import has_bool, no_bools
-from alpha.tensor import Tensor
+from alpha.core.errors import DTypeError, ShapeError, message, shown
+from alpha.core.inputs.ints import has_bool, no_bools
+from alpha.core.tensor import Tensor
 
 Shape = tuple[int, ...]
 Range = tuple[int, int, int]  # first index, number of indices, step

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from alpha.errors import ShapeError, message
-from alpha.inputs.kinds import Activation, Channels, LevelChannels, Levels, Pair
-from alpha.op import Spec, op
+from alpha.core.errors import ShapeError, message
+from alpha.core.inputs.kinds import Activation, Channels, LevelChannels, Levels, Pair
+from alpha.core.op import Spec, op
+from alpha.core.tensor import Tensor
 from alpha.ops.activation import relu_grad
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv import gradients
 from alpha.ops.reduce import accumulation_dtype, bias_grad
-from alpha.tensor import Tensor
 
 
 @op

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from math import prod
 
-from alpha.errors import ShapeError, message
+from alpha.core.errors import ShapeError, message
 from alpha.ops.conv_desc import ConvDesc, Pair, Shape, bad_groups, check_gradient, check_rank, describe
 
 # Shares of the output channels by number of levels, in eighths (Duta et al., arXiv 2108.07387).

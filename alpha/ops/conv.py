@@ -16,17 +16,17 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from alpha.backend import HALF_DTYPES, get_backend
-from alpha.errors import ConfigError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Activation, Channels, Padding, Pair
-from alpha.op import Spec, op
+from alpha.core.device import HALF_DTYPES, get_backend
+from alpha.core.errors import ConfigError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Activation, Channels, Padding, Pair
+from alpha.core.op import Spec, op
+from alpha.core.tensor import Tensor
 from alpha.ops.activation import relu_grad
 from alpha.ops.algorithms.names import AUTO, ConvAlgorithm, conv_request
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape
 from alpha.ops.reduce import accumulation_dtype, bias_grad
 from alpha.ops.shape import pad
-from alpha.tensor import Tensor
 
 
 def product_flops(size: int, x: Tensor, w: Tensor, *others: Any) -> float:

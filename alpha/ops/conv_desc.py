@@ -22,7 +22,7 @@ from functools import cached_property, lru_cache
 from math import gcd
 from typing import NoReturn, Protocol, TypeVar
 
-from alpha.errors import ShapeError, message
+from alpha.core.errors import ShapeError, message
 
 LONGEST_AXIS = 1 << 24  # positions along an axis: tables have an entry for each
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from alpha.errors import GraphError, ShapeError, message
-from alpha.graph import grad_enabled
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Padding, Pair
-from alpha.op import op
+from alpha.core.errors import GraphError, ShapeError, message
+from alpha.core.graph import grad_enabled
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Padding, Pair
+from alpha.core.op import op
+from alpha.core.tensor import Tensor
 from alpha.ops.algorithms.names import AUTO, ConvAlgorithm, conv_request
 from alpha.ops.conv_desc import ConvDesc
 from alpha.ops.pool import pool_axes
-from alpha.tensor import Tensor
 
 WHERE = "conv2d_relu_pool"
 

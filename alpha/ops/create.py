@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from alpha import random
-from alpha.backend import FLOAT_DTYPES, get_backend
-from alpha.errors import ConfigError, DTypeError, message, shown
-from alpha.inputs.arguments import checked
-from alpha.inputs.dtypes import DType, DTypeOrNone, check_value
-from alpha.inputs.ints import as_int
-from alpha.inputs.kinds import Count, FiniteNumber, Number, ShapeLike, Size
-from alpha.inputs.sizes import check_host, check_size
-from alpha.methods.names import DEVICES, DTYPES
-from alpha.tensor import Tensor, tensor
+from alpha.core.device import FLOAT_DTYPES, get_backend
+from alpha.core.errors import ConfigError, DTypeError, message, shown
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.dtypes import DType, DTypeOrNone, check_value
+from alpha.core.inputs.ints import as_int
+from alpha.core.inputs.kinds import Count, FiniteNumber, Number, ShapeLike, Size
+from alpha.core.inputs.sizes import check_host, check_size
+from alpha.core.names import DEVICES, DTYPES
+from alpha.core.tensor import Tensor, tensor
 
 F = TypeVar("F", bound=Callable[..., Tensor])
 

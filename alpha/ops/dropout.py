@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from alpha import random
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Seed, Share, Size
-from alpha.op import op
-from alpha.tensor import Tensor
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Seed, Share, Size
+from alpha.core.op import op
+from alpha.core.tensor import Tensor
 
 
 @checked
@@ -41,6 +41,7 @@ class keyed_dropout:
     """
 
     args, cheap = "x", True
+    by_value = True     # the key and the counter are others in each call
 
     def shape(x, *, p: Share, seed: Seed, offset: Size):
         return x.shape

@@ -13,16 +13,16 @@ from math import pi
 from math import sqrt as sqrt_of
 from typing import Any
 
-from alpha.backend import FLOAT_DTYPES, get_backend
-from alpha.errors import ConfigError, DTypeError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.dtypes import DType, check_value
-from alpha.inputs.kinds import Limit
-from alpha.op import Op, Spec, op
+from alpha.core.device import FLOAT_DTYPES, get_backend
+from alpha.core.errors import ConfigError, DTypeError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.dtypes import DType, check_value
+from alpha.core.inputs.kinds import Limit
+from alpha.core.op import Op, Spec, op
+from alpha.core.tensor import Number, Tensor
 from alpha.ops.checks import check_alike
 from alpha.ops.create import full, zeros_like
 from alpha.ops.reduce import Shape, unbroadcast
-from alpha.tensor import Number, Tensor
 
 Vjp = Callable[[Tensor, Any], Any]
 
@@ -248,8 +248,9 @@ class add_onto:
 
 
 sub = binary("sub", "y = a - b.", lambda g, s: g, lambda g, s: -g, equation="a - b")
-mul = binary("mul", "y = a * b.", lambda g, s: g * s.b, lambda g, s: g * s.a, saves="a b", equation="a * b")
-div = binary("div", "y = a / b; floats only, as integers would leave a fraction.", lambda g, s: g / s.b,
+mul = binary("mul", "y = a * b.", lambda g, s: mul(g, s.b), lambda g, s: mul(g, s.a), saves="a b",
+             equation="a * b")
+div = binary("div", "y = a / b; floats only, as integers would leave a fraction.", lambda g, s: div(g, s.b),
              lambda g, s: -(g * s.y / s.b), saves="b y", dtypes="float", equation="a / b")
 pow = binary("pow", "y = a^b; NaN where a < 0 and b is no integer.  As in PyTorch, the gradient of a is 0 where b = 0, "
              "and that of b is 0 where a = 0 <= b.", _pow_vjp_a, _pow_vjp_b, saves="a b y", dtypes="float")

@@ -23,12 +23,12 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 from weakref import ref
 
-from alpha import versions
-from alpha.backend import FLOAT_DTYPES
-from alpha.errors import ArgumentError, DTypeError, GraphError, NotDefinedError, ShapeError, message, shown
-from alpha.graph import Node, grad_enabled, no_grad, state
+from alpha.core import versions
+from alpha.core.device import FLOAT_DTYPES
+from alpha.core.errors import ArgumentError, DTypeError, GraphError, NotDefinedError, ShapeError, message, shown
+from alpha.core.graph import Node, grad_enabled, no_grad, state
+from alpha.core.tensor import Tensor
 from alpha.ops.create import zeros
-from alpha.tensor import Tensor
 
 
 class Context:

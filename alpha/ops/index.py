@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alpha.backend import FLOAT_DTYPES
-from alpha.errors import DTypeError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Axis, Number, Size
-from alpha.op import Spec, op
+from alpha.core.device import FLOAT_DTYPES
+from alpha.core.errors import DTypeError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Axis, Number, Size
+from alpha.core.op import Spec, op
+from alpha.core.tensor import Tensor, tensor
 from alpha.ops.checks import on_host
 from alpha.ops.create import ones_like, zeros
 from alpha.ops.elementwise import add, cast, lt, mul, where
@@ -20,7 +21,6 @@ from alpha.ops.loss import label_mask
 from alpha.ops.pool import pool_gather, pool_scatter
 from alpha.ops.reduce import Shape, accumulation_dtype, normal_axis
 from alpha.ops.shape import pad, permute, reshape, slice_axes, take
-from alpha.tensor import Tensor, tensor
 
 
 class Sorted(NamedTuple):

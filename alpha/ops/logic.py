@@ -10,10 +10,11 @@ from math import inf
 from math import log as log_of
 from typing import Any
 
-from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
-from alpha.errors import DTypeError, message, shown
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Axes, Axis, NonNegative, Number
+from alpha.core.device import FLOAT_DTYPES, HALF_DTYPES
+from alpha.core.errors import DTypeError, message, shown
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Axes, Axis, NonNegative, Number
+from alpha.core.tensor import Tensor
 from alpha.ops.create import zeros_like
 from alpha.ops.elementwise import (
     abs,
@@ -34,7 +35,6 @@ from alpha.ops.elementwise import (
 from alpha.ops.elementwise import where as select
 from alpha.ops.reduce import argmax, max
 from alpha.ops.reduce import sum as add_up
-from alpha.tensor import Tensor
 
 floor = unary("floor", "y = the largest integer that is not above x; the gradient is 0.", lambda g, s: zeros_like(g),
               dtypes="number", equation="")

@@ -5,17 +5,17 @@ Arguments of 16 bits are converted to float32 before anything is computed, each 
 
 from __future__ import annotations
 
-from alpha.errors import ConfigError, DataError, DTypeError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import MAX_SIZE, NonNegative, Positive, Reduction, Share, Size, Spread
-from alpha.op import Spec, grad_enabled, op
+from alpha.core.errors import ConfigError, DataError, DTypeError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import MAX_SIZE, NonNegative, Positive, Reduction, Share, Size, Spread
+from alpha.core.op import Spec, grad_enabled, op
+from alpha.core.tensor import Tensor
 from alpha.ops.activation import log_softmax, softmax, softplus
 from alpha.ops.checks import check_alike, check_target
 from alpha.ops.elementwise import exp, log
 from alpha.ops.elementwise import where as where_
 from alpha.ops.reduce import Shape, accumulation_dtype, widened
 from alpha.ops.shape import take
-from alpha.tensor import Tensor
 
 IGNORED = -100          # the label that counts for nothing unless another is named
 NO_LABEL = -MAX_SIZE    # stands for ignore_index=None in ops

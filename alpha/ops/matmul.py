@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from alpha.errors import ShapeError, message
-from alpha.inputs.dtypes import DTypeOrNone
-from alpha.inputs.kinds import Activation
-from alpha.op import Spec, grad_enabled, op
+from alpha.core.errors import ShapeError, message
+from alpha.core.inputs.dtypes import DTypeOrNone
+from alpha.core.inputs.kinds import Activation
+from alpha.core.op import Spec, grad_enabled, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.algorithms.names import LinearAlgorithm, ProductAlgorithm, linear_request, product_request
 from alpha.ops.elementwise import broadcast_shape

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from alpha.errors import ShapeError, message
-from alpha.inputs.arguments import bound
-from alpha.inputs.kinds import Activation, AllAxes, Channels, Count, Flag, NonNegative, Share
-from alpha.op import Spec, grad_enabled, op
+from alpha.core.errors import ShapeError, message
+from alpha.core.inputs.arguments import bound
+from alpha.core.inputs.kinds import Activation, AllAxes, Channels, Count, Flag, NonNegative, Share
+from alpha.core.op import Spec, grad_enabled, op
+from alpha.core.tensor import Tensor
 from alpha.ops.activation import relu_grad
 from alpha.ops.checks import check_alike
 from alpha.ops.create import ones, zeros
 from alpha.ops.reduce import Shape, accumulation_dtype, reduced_shape, widened
-from alpha.tensor import Tensor
 
 Gradients = tuple[Tensor, Tensor, Tensor]
 _FLAG = Flag()

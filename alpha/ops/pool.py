@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from alpha.errors import DTypeError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Padding
-from alpha.inputs.kinds import Pair as IntOrPair
-from alpha.op import Spec, op
+from alpha.core.errors import DTypeError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Padding
+from alpha.core.inputs.kinds import Pair as IntOrPair
+from alpha.core.op import Spec, op
+from alpha.core.tensor import Tensor
 from alpha.ops.conv_desc import Axis, Pair, Shape, axis_of, ceil_div, check_axis
-from alpha.tensor import Tensor
 
 _trusted: ContextVar[bool] = ContextVar("trusted", default=False)
 
@@ -139,7 +139,7 @@ class max_pool2d_backward:
     """
 
     args, saves, mixed = "g index", "index", "index"
-    batched = True
+    batched = by_value = True   # places that are none are refused
 
     def canon(*, hw: IntOrPair, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0):
         return _window(kernel_size, stride, padding, hw=hw)

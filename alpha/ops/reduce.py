@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from alpha.backend import HALF_DTYPES
-from alpha.errors import DTypeError, ShapeError, message, shown
-from alpha.inputs.arguments import checked
-from alpha.inputs.dtypes import DTypeOrNone
-from alpha.inputs.ints import as_int
-from alpha.inputs.kinds import Axes, Axis, Order, ShapeLike, Size
-from alpha.methods import OPS
-from alpha.op import Spec, grad_enabled, op
-from alpha.tensor import Tensor
-from alpha.views import Extremes, Spread
+from alpha.core.device import HALF_DTYPES
+from alpha.core.errors import DTypeError, ShapeError, message, shown
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.dtypes import DTypeOrNone
+from alpha.core.inputs.ints import as_int
+from alpha.core.inputs.kinds import Axes, Axis, Order, ShapeLike, Size
+from alpha.core.op import Spec, grad_enabled, op
+from alpha.core.table import TABLE
+from alpha.core.tensor import Tensor
+from alpha.core.views import Extremes, Spread
 
 Shape = tuple[int, ...]
 
@@ -347,7 +347,7 @@ def _scale_on_device(x: Tensor, axis: Axes, least: float) -> Tensor | None:
 def _root(x: Tensor, power: float) -> Tensor:
     """Returns x^power of x from 0 on.  At 0, where a root has no slope, its gradient counts as 0, as in PyTorch."""
     zero = x == 0
-    return OPS["where"](zero, 0.0, OPS["where"](zero, 1.0, x) ** power)
+    return TABLE["where"](zero, 0.0, TABLE["where"](zero, 1.0, x) ** power)
 
 
 @checked

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from alpha.errors import ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.dtypes import check_value
-from alpha.inputs.kinds import AllAxes, Axes, Axis, Channels, NewShape, Number, Ranges, ShapeLike, Size, Sizes, Widths
-from alpha.op import op
+from alpha.core.errors import ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.dtypes import check_value
+from alpha.core.inputs.kinds import (
+    AllAxes,
+    Axes,
+    Axis,
+    Channels,
+    NewShape,
+    Number,
+    Ranges,
+    ShapeLike,
+    Size,
+    Sizes,
+    Widths,
+)
+from alpha.core.op import op
+from alpha.core.tensor import Tensor
+from alpha.core.views import View
 from alpha.ops.checks import check_ranges, check_rows
 from alpha.ops.reduce import normal_axes, normal_axis, sum_to
-from alpha.tensor import Tensor
-from alpha.views import View
 
 Range = tuple[int, int, int]  # first index, number of indices, step
 

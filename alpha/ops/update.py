@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 
-from alpha.backend import HALF_DTYPES, get_backend
-from alpha.errors import DTypeError, ShapeError, message
-from alpha.inputs.kinds import Count, Decay, Finite, Limit, NonNegative, Share
-from alpha.op import Spec, op
-from alpha.tensor import Tensor
+from alpha.core.device import HALF_DTYPES, get_backend
+from alpha.core.errors import DTypeError, ShapeError, message
+from alpha.core.inputs.kinds import Count, Decay, Finite, Limit, NonNegative, Share
+from alpha.core.op import Spec, op
+from alpha.core.tensor import Tensor
 
 Numbers = tuple[float, ...]
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from alpha.methods import twins
+from alpha.interop import twins
 from alpha.optim import schedule
 from alpha.optim.adam import Adam, Adamax, AdaMod, AdamW, RAdam
 from alpha.optim.clip import clip_grad_norm, clip_grad_norm_, clip_grad_value, clip_grad_value_

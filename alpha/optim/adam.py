@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from alpha import ops
-from alpha.backend import HALF_DTYPES
-from alpha.errors import ConfigError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Betas, Decay, Lr, NonNegative
+from alpha.core.device import HALF_DTYPES
+from alpha.core.errors import ConfigError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Betas, Decay, Lr, NonNegative
+from alpha.core.tensor import Tensor
 from alpha.ops import update
 from alpha.optim.optimizer import Optimizer, Params
-from alpha.tensor import Tensor
 
 
 class _Adaptive(Optimizer):

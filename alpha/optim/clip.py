@@ -6,13 +6,13 @@ import math
 from typing import cast
 
 from alpha import ops
-from alpha.errors import AnomalyError, ArgumentError, ConfigError, message, shown
-from alpha.graph import no_grad
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import PositiveOrInf
+from alpha.core.errors import AnomalyError, ArgumentError, ConfigError, message, shown
+from alpha.core.graph import no_grad
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import PositiveOrInf
+from alpha.core.tensor import Tensor
 from alpha.ops.update import state_dtype
 from alpha.optim.optimizer import NamedParams, as_parameters
-from alpha.tensor import Tensor
 
 
 def _with_gradient(where: str, params: NamedParams) -> list[tuple[str, Tensor, Tensor]]:

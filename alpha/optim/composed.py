@@ -12,15 +12,15 @@ from math import sqrt
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ArgumentError, CheckpointError, GraphError, message, shown
-from alpha.graph import no_grad
-from alpha.inputs.arguments import bound_methods, checked
-from alpha.inputs.kinds import Betas, Count, Decay, Lr, NonNegative, Share
-from alpha.inputs.schema import check_names, fitted
+from alpha.core.errors import ArgumentError, CheckpointError, GraphError, message, shown
+from alpha.core.graph import no_grad
+from alpha.core.inputs.arguments import bound_methods, checked
+from alpha.core.inputs.kinds import Betas, Count, Decay, Lr, NonNegative, Share
+from alpha.core.inputs.schema import check_names, fitted
+from alpha.core.tensor import Tensor
 from alpha.ops.update import state_dtype
 from alpha.optim.optimizer import Optimizer, Params
 from alpha.optim.recorded import RATE
-from alpha.tensor import Tensor
 
 State = Mapping[str, Tensor]
 New = tuple[Tensor, dict[str, Tensor]]

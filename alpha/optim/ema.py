@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from alpha import ops, versions
-from alpha.errors import ArgumentError, CheckpointError, ConfigError, message, shown
-from alpha.graph import no_grad
-from alpha.inputs.arguments import bound_methods, checked
-from alpha.inputs.kinds import Decay
-from alpha.inputs.schema import check_names, fitted
+from alpha import ops
+from alpha.core import versions
+from alpha.core.errors import ArgumentError, CheckpointError, ConfigError, message, shown
+from alpha.core.graph import no_grad
+from alpha.core.inputs.arguments import bound_methods, checked
+from alpha.core.inputs.kinds import Decay
+from alpha.core.inputs.schema import check_names, fitted
+from alpha.core.tensor import Tensor
 from alpha.ops.update import state_dtype
-from alpha.tensor import Tensor
 
 
 class Model(Protocol):

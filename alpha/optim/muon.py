@@ -7,13 +7,13 @@ from math import sqrt
 from typing import Annotated, Any
 
 from alpha import ops
-from alpha.backend import get_backend
-from alpha.errors import ConfigError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Choice, Count, Decay, Either, Lr, Many, NonNegative, Nothing, Positive, Real
+from alpha.core.device import get_backend
+from alpha.core.errors import ConfigError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Choice, Count, Decay, Either, Lr, Many, NonNegative, Nothing, Positive, Real
+from alpha.core.tensor import Tensor
 from alpha.optim.composed import Composed, New, State
 from alpha.optim.optimizer import Params
-from alpha.tensor import Tensor
 
 Coefficients = Annotated[tuple[float, float, float], Many(Real("", lambda v: -100 < v < 100), 3, "three numbers",
                                                           "pass {name}=(3.4445, -4.775, 2.0315), say")]

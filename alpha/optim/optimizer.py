@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from alpha import ops
-from alpha.errors import (
+from alpha.core.errors import (
     ArgumentError,
     CheckpointError,
     ConfigError,
@@ -22,14 +22,14 @@ from alpha.errors import (
     message,
     shown,
 )
-from alpha.graph import no_grad
-from alpha.graph.leftover import has_grad
-from alpha.inputs.arguments import bound_methods, checked, kinds_of
-from alpha.inputs.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
-from alpha.methods import twins
+from alpha.core.graph import no_grad
+from alpha.core.inputs.arguments import bound_methods, checked, kinds_of
+from alpha.core.inputs.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
+from alpha.core.leftover import has_grad
+from alpha.core.tensor import Tensor
+from alpha.interop import twins
 from alpha.ops.update import state_dtype
 from alpha.optim.recorded import RecordedSteps, captured, refuse_second_step
-from alpha.tensor import Tensor
 
 NamedParams = Union[Tensor, Iterable[Union[Tensor, tuple[str, Tensor]]]]
 Params = Union[NamedParams, Iterable[Mapping[str, Any]]]
@@ -64,7 +64,7 @@ class Optimizer:
         params: tensors, (name, tensor) pairs as `module.named_parameters()` yields, or a list of groups: dicts with
             "params" and the settings in which the group differs.
         settings: defaults of all groups; `lr` is a number or a schedule (alpha.optim.schedule). What each may be, here
-            and in a group, the annotations of the subclass's __init__ say (alpha.inputs.kinds).
+            and in a group, the annotations of the subclass's __init__ say (alpha.core.inputs.kinds).
     Attributes:
         param_groups: one dict per group: "params", "names" and the settings. Settings may be changed between steps.
         step_count: steps taken so far, which is what a schedule is asked with.

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from alpha.errors import CheckpointError, ConfigError, message
-from alpha.inputs.arguments import bound_methods, checked
-from alpha.inputs.kinds import Decay as Factor
-from alpha.inputs.kinds import NonNegative, PlateauMode, Real, Size, ThresholdMode
+from alpha.core.errors import CheckpointError, ConfigError, message
+from alpha.core.inputs.arguments import bound_methods, checked
+from alpha.core.inputs.kinds import Decay as Factor
+from alpha.core.inputs.kinds import NonNegative, PlateauMode, Real, Size, ThresholdMode
+from alpha.core.tensor import Tensor
 from alpha.optim.optimizer import Optimizer
-from alpha.tensor import Tensor
 
 NUMBER = Real("a number", lambda v: True)
 KEYS = ("best", "bad", "cooldown_left")

@@ -12,10 +12,10 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from alpha.backend import get_backend
-from alpha.errors import GraphError, message
-from alpha.inputs.kinds import Real
-from alpha.tensor import Tensor
+from alpha.core.device import get_backend
+from alpha.core.errors import GraphError, message
+from alpha.core.inputs.kinds import Real
+from alpha.core.tensor import Tensor
 
 if TYPE_CHECKING:
     from alpha.optim.optimizer import Optimizer

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from alpha import ops
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Decay, Lr, NonNegative
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Decay, Lr, NonNegative
+from alpha.core.tensor import Tensor
 from alpha.ops.update import rmsprop_numbers
 from alpha.optim.optimizer import Optimizer, Params
-from alpha.tensor import Tensor
 
 
 class RMSprop(Optimizer):

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from alpha import ops
-from alpha.errors import CheckpointError, ConfigError, message
-from alpha.graph import no_grad
-from alpha.inputs.arguments import bound_methods, checked
-from alpha.inputs.kinds import Count, Limit, Positive
-from alpha.inputs.schema import check_names, fitted
-from alpha.methods import twins
+from alpha.core.errors import CheckpointError, ConfigError, message
+from alpha.core.graph import no_grad
+from alpha.core.inputs.arguments import bound_methods, checked
+from alpha.core.inputs.kinds import Count, Limit, Positive
+from alpha.core.inputs.schema import check_names, fitted
+from alpha.core.tensor import Tensor
+from alpha.interop import twins
 from alpha.ops.update import LARGEST_SCALE
 from alpha.optim.optimizer import Optimizer
-from alpha.tensor import Tensor
 
 LARGEST_COUNT = 1 << 30     # of steps, in a checkpoint: int32 has room for as many more
 

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, ParamSpec
 
-from alpha.errors import ConfigError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Count, NonNegative, Positive, Share, Size, Sizes
-from alpha.methods import twins
+from alpha.core.errors import ConfigError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Count, NonNegative, Positive, Share, Size, Sizes
+from alpha.interop import twins
 
 P = ParamSpec("P")
 Schedule = Callable[[int], float]

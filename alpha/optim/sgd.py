@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ConfigError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Decay, Lr, NonNegative
+from alpha.core.errors import ConfigError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Decay, Lr, NonNegative
+from alpha.core.tensor import Tensor
 from alpha.ops.update import sgd_numbers
 from alpha.optim.optimizer import Optimizer, Params
-from alpha.tensor import Tensor
 
 
 class SGD(Optimizer):

@@ -20,13 +20,13 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from alpha.backend import get_backend
-from alpha.errors import ConfigError, message
-from alpha.graph import state
-from alpha.inputs.arguments import checked
+from alpha.core.device import get_backend
+from alpha.core.errors import ConfigError, message
+from alpha.core.graph import state
+from alpha.core.inputs.arguments import checked
+from alpha.core.trace import watchers
 from alpha.profiler import report
 from alpha.profiler.calls import BACKWARD, FORWARD, UPDATE, Call, Launch
-from alpha.trace import watchers
 
 WHERE = "profiler"
 OF_UPDATES = "alpha.ops.update"
@@ -74,11 +74,11 @@ class Profiler:
         self._marks, self._kept, self._paths, self._origins = [], [], {}, {}
         self._layers.clear()
 
-    # ---- what alpha.op, alpha.graph and the kernels tell ------------------------------------------------------------
+    # ---- what ops, the graph and the kernels tell --------------------------------------------------------------------
 
     def around(self, op: Any, args: Sequence[Any], device: str, implementation: Callable[..., Any]
                ) -> Callable[..., Any]:
-        """See alpha.trace.Watcher."""
+        """See alpha.core.trace.Watcher."""
         if threading.get_ident() != self._thread:
             return implementation
         backend = get_backend(device)
@@ -104,13 +104,13 @@ class Profiler:
         return run
 
     def recorded(self, node: Any) -> None:
-        """See alpha.trace.Watcher."""
+        """See alpha.core.trace.Watcher."""
         if threading.get_ident() == self._thread:
             self._layers[node] = self._layer()
 
     @contextmanager
     def backward(self, node: Any) -> Iterator[None]:
-        """See alpha.trace.Watcher."""
+        """See alpha.core.trace.Watcher."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -121,7 +121,7 @@ class Profiler:
             self._going_back.pop()
 
     def launched(self, kernel: str, begin: Any, end: Any) -> None:
-        """See alpha.trace.Watcher."""
+        """See alpha.core.trace.Watcher."""
         if self._running and threading.get_ident() == self._thread:
             call = self._running[-1]
             call.launches.append(Launch(kernel, call.device))

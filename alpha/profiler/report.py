@@ -8,8 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alpha.errors import ConfigError, message, remedy
-from alpha.inputs.ints import as_int
+from alpha.core.errors import ConfigError, message, remedy
+from alpha.core.inputs.ints import as_int
 from alpha.profiler.calls import BACKWARD, FORWARD, PHASES, UPDATE, Call
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from alpha.errors import ArgumentError, message, shown
-from alpha.inputs.arguments import bound
+from alpha.core.errors import ArgumentError, message, shown
+from alpha.core.inputs.arguments import bound
+from alpha.core.saved import remaking
 from alpha.recompute import plan
 from alpha.recompute.recipe import count
 
@@ -46,13 +47,13 @@ def recompute(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         before, plan.here.segment = plan.here.segment, True
         with plan.counting:
-            plan.segments += 1
+            remaking.segments += 1
         try:
             return function(*args, **kwargs)
         finally:
             plan.here.segment = before
             with plan.counting:
-                plan.segments -= 1
+                remaking.segments -= 1
     return functools.wraps(function)(call) if hasattr(function, "__name__") else call
 
 

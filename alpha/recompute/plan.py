@@ -22,19 +22,18 @@ import threading
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
-from alpha import versions
-from alpha.backend import Array, Backend, get_backend
-from alpha.config import config
+from alpha.core import versions
+from alpha.core.config import config
+from alpha.core.device import Array, Backend, get_backend
+from alpha.core.graph import Node
+from alpha.core.op import Op
+from alpha.core.saved import Part, remaking
+from alpha.core.tensor import Tensor
 from alpha.recompute.chains import NOTHING, START, Chain
-from alpha.recompute.recipe import Part, Recipe, count
-from alpha.tensor import Tensor
-
-if TYPE_CHECKING:
-    from alpha.graph import Node
-    from alpha.op import Op
+from alpha.recompute.recipe import Recipe, count
 
 LEAST = 1024         # bytes of a result that is worth a recipe
 # Of what a call reads and makes, that auto looks at: on the CPU the host is waited for, some 60 us to plan a call.
@@ -52,8 +51,7 @@ class _Here(threading.local):
 
 
 here = _Here()
-counting = threading.Lock()
-segments = 0  # that are being run, in all threads
+counting = threading.Lock()     # of remaking.segments
 
 
 class Tally:
@@ -375,3 +373,6 @@ def _tensors(args: Sequence[Any]) -> list[Tensor]:
         elif value.__class__ is list:
             found += value
     return found
+
+
+remaking.plan, remaking.worth = plan, WORTH

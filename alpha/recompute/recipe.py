@@ -7,46 +7,23 @@ What a recipe reads are arrays, held, and parts of other recipes.
 
 from __future__ import annotations
 
-import difflib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 from weakref import ref
 
-from alpha import versions
-from alpha.backend import Array, get_backend
-from alpha.config import config
-from alpha.errors import GraphError, MissingError, message
-from alpha.graph import no_grad, state
-from alpha.tensor import Tensor
+from alpha.core import versions
+from alpha.core.config import config
+from alpha.core.device import Array, get_backend
+from alpha.core.errors import GraphError, message
+from alpha.core.graph import no_grad, state
+from alpha.core.op import Op
+from alpha.core.saved import EARLY, Part, Values
+from alpha.core.tensor import Tensor
 
-if TYPE_CHECKING:
-    from alpha.op import Op
-
-EARLY = ("", "planes")  # forms of Backend.form that others follow
 SETTINGS = ("precision", "tensor_cores", "cpu_kernels")  # on which the bits of a result may depend
-
-
-class Part(NamedTuple):
-    """One result of a recipe, which stands for an array wherever one is saved.
-
-    Attributes:
-        form: in which form the result was when the reader, an op that is called again, has read it; None for nodes,
-            which read it in the form that it came to have.  See Backend.form.
-    """
-
-    recipe: Recipe
-    number: int
-    form: str | None = None
-
-    @property
-    def is_early(self) -> bool:
-        return self.form in EARLY and self.recipe.forms[self.number] is not None
-
-    def array(self, passing: bool = False) -> Array:
-        return self.recipe.result(self.number, self.form, passing)
 
 
 class Count:
@@ -257,38 +234,6 @@ class Recipe:
         if isinstance(x, list):
             return [self._tensor(a) for a in x]
         return Tensor(x, tuple(x.shape), str(x.dtype), self.device) if _is_array(x) else x
-
-
-class Values:
-    """What a gradient, or `again`, sees of the forward pass, by name.  there: see Op.vjps."""
-
-    there: Tensor | None
-    _release: Callable[[], None] | None = None
-
-    def __init__(self, values: dict[str, Any], release: Callable[[], None] | None = None) -> None:
-        """release: has the call let go of what it saved, where these values are all that will be asked for."""
-        self.__dict__ = values
-        if release:
-            self._release = release
-
-    def __getattr__(self, name: str) -> Any:
-        known = [n for n in self.__dict__ if not n.startswith("_")]
-        op = self.__dict__.get("_op")
-        if op is None or name.startswith("__"):
-            raise AttributeError(name)
-        close = difflib.get_close_matches(name, known, 1)
-        is_value = name in (*op.outs, *[arg.name for arg in op.args])
-        fix = f'name it in saves = "... {name}" of the class' if is_value else (
-            f"did you mean s.{close[0]}?" if close else "read a value that s has, or pass it as an attribute")
-        raise MissingError(message(op.name, f"its gradient reads s.{name}, and s has {', '.join(known)}", fix))
-
-    def last(self, name: str) -> Any:
-        """Returns a value to its last reader in this gradient: its memory is free once that is done, unless others need
-        it."""
-        if self._release is None:
-            return getattr(self, name)
-        self._release()
-        return self.__dict__.pop(name)
 
 
 def _is_array(x: Any) -> bool:

@@ -16,7 +16,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from alpha.gradcheck import assert_equal_at, gradcheck
-from alpha.methods import twins
+from alpha.interop import twins
 from alpha.testing.agree import Case, agree, floats, ints
 
 __all__ = ["Case", "agree", "assert_equal_at", "floats", "gradcheck", "ints"]

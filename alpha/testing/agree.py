@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from alpha.core.op import registry
+from alpha.core.tensor import Tensor, tensor
 from alpha.gradcheck import assert_equal_at
-from alpha.op import registry
-from alpha.tensor import Tensor, tensor
 
 # Relative tolerance of one rounding to the storage type, with room for a second one and for the order of a sum.
 TOLERANCE = {"float32": 2e-6, "bfloat16": 1.6e-2, "float16": 2e-3}

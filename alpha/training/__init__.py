@@ -10,7 +10,7 @@
 import sys
 
 from alpha.data.sets import register_dataset
-from alpha.methods import twins
+from alpha.interop import twins
 from alpha.training.callback import Callback
 from alpha.training.callbacks import Plateau, Profile, TensorBoard
 from alpha.training.fit import fit

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from alpha.errors import ConfigError, message, shown
-from alpha.inputs.registry import did_you_mean
-from alpha.tensor import Tensor
+from alpha.core.errors import ConfigError, message, shown
+from alpha.core.inputs.registry import did_you_mean
+from alpha.core.tensor import Tensor
 from alpha.training.history import Row
 
 if TYPE_CHECKING:

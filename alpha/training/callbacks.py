@@ -13,14 +13,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from alpha.errors import ArgumentError, ConfigError, message, shown, warn
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Count, Kind, Refused, Size
-from alpha.inputs.registry import did_you_mean
+from alpha.core.errors import ArgumentError, ConfigError, message, shown, warn
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Count, Kind, Refused, Size
+from alpha.core.inputs.registry import did_you_mean
+from alpha.core.tensor import Tensor
 from alpha.ops import zeros
 from alpha.optim import SGD, ReduceLROnPlateau
 from alpha.profiler import Profiler
-from alpha.tensor import Tensor
 from alpha.training.callback import Callback
 from alpha.training.history import AVERAGED, Row
 from alpha.training.trainer import Trainer

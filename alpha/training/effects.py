@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from alpha import versions
-from alpha.errors import ConfigError, message
+from alpha.core import versions
+from alpha.core.errors import ConfigError, message
+from alpha.core.tensor import Tensor
 from alpha.nn import Module
 from alpha.optim import Optimizer
-from alpha.tensor import Tensor
 
 PATIENCE = 16       # steps that an optimizer with a `step` of its own may take to change the first parameter
 LOOKED_AT = 4096    # elements of a parameter that are compared

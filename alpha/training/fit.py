@@ -7,15 +7,15 @@ from contextlib import nullcontext
 from typing import Any
 
 from alpha import optim
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Count, NonNegative, Seed, Size
+from alpha.core.inputs.registry import parameters_of
+from alpha.core.precision import MODES
+from alpha.core.precision import precision as in_precision
 from alpha.data.loader import DataLoader
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Count, NonNegative, Seed, Size
-from alpha.inputs.registry import parameters_of
 from alpha.nn import Module
 from alpha.nn.module import modes_kept
-from alpha.precision import MODES
-from alpha.precision import precision as in_precision
 from alpha.training import settings as of_settings
 from alpha.training.callback import Callback, Lines, as_callbacks
 from alpha.training.history import History

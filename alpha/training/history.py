@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alpha import optim
-from alpha.errors import NotFoundError, message
-from alpha.inputs.registry import did_you_mean
+from alpha.core.errors import NotFoundError, message
+from alpha.core.inputs.registry import did_you_mean
 
 Row = Mapping[str, Any]  # one epoch: a value per column; val_* are None without validation data
 AVERAGED = "ema_"        # in front of the columns that are of the moving average of the weights

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from alpha import ops
-from alpha.errors import ConfigError, message, shown
-from alpha.inputs.registry import takes_both
-from alpha.tensor import Tensor
+from alpha.core.errors import ConfigError, message, shown
+from alpha.core.inputs.registry import takes_both
+from alpha.core.tensor import Tensor
 
 Metric = Callable[[Tensor, Tensor], Any]
 

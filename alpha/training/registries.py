@@ -14,15 +14,15 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 from alpha import ops, optim
-from alpha.errors import ConfigError, message, shown
-from alpha.inputs.arguments import bound, checked
-from alpha.inputs.ints import is_real
-from alpha.inputs.kinds import NonNegative
-from alpha.inputs.registry import call_with, decorator, find, parameters_of, takes_both
+from alpha.core.errors import ConfigError, message, shown
+from alpha.core.inputs.arguments import bound, checked
+from alpha.core.inputs.ints import is_real
+from alpha.core.inputs.kinds import NonNegative
+from alpha.core.inputs.registry import call_with, decorator, find, parameters_of, takes_both
+from alpha.core.tensor import Tensor
 from alpha.nn import Module
 from alpha.optim import schedule
 from alpha.optim.schedule import Schedule
-from alpha.tensor import Tensor
 
 Loss = Callable[..., Tensor]
 

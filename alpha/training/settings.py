@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from alpha import optim
+from alpha.core.errors import ConfigError, message, shown
+from alpha.core.inputs.registry import did_you_mean, find, parameters_of
 from alpha.data.loader import DataLoader
 from alpha.data.sets import Dataset
-from alpha.errors import ConfigError, message, shown
-from alpha.inputs.registry import did_you_mean, find, parameters_of
 from alpha.nn import Module
 from alpha.optim.schedule import Schedule
 from alpha.training.registries import (

@@ -19,14 +19,14 @@ import numpy as np
 from tqdm import tqdm
 
 from alpha import ops, optim
-from alpha.backend import get_backend
 from alpha.capture import capture
-from alpha.errors import AnomalyError, ConfigError, DataError, message, shown
-from alpha.graph import no_grad
+from alpha.core.device import get_backend
+from alpha.core.errors import AnomalyError, ConfigError, DataError, message, shown
+from alpha.core.graph import no_grad
+from alpha.core.tensor import Tensor
 from alpha.nn import Module
 from alpha.nn.module import evaluating
 from alpha.optim.recorded import can_record
-from alpha.tensor import Tensor
 from alpha.training.callback import Callback, check_callbacks
 from alpha.training.effects import FirstSteps, check_parameters
 from alpha.training.history import AVERAGED, History, Progress, Row

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from alpha.backend import get_backend
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.device import get_backend
 from alpha.cuda.conv import planner, wgmma
 from alpha.cuda.conv.costs import Cost, Stage
 from alpha.cuda.conv.wgmma import Wgmma

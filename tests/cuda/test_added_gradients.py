@@ -7,8 +7,8 @@ import pytest
 
 import alpha
 from alpha import nn, ops
-from alpha.graph import no_grad
-from alpha.op import observers
+from alpha.core.graph import no_grad
+from alpha.core.op import observers
 from tests.cuda.agree import ints
 from tests.cuda.process import COUNTS_LIVE
 
@@ -57,7 +57,7 @@ def gradients(dtype: str, hook=None):
 @COUNTS_LIVE
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_sums_have_the_bits_of_single_ops(device, seen, monkeypatch, dtype):
-    from alpha.backend import get_backend
+    from alpha.core.device import get_backend
     ops_before: list[str] = []
     for _ in range(6):  # what waited for modules held its operands: the next time may choose otherwise, and wait again
         seen.clear()

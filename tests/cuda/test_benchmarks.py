@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from alpha import nn, ops
+from alpha.core.op import registry
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.context import context
-from alpha.op import registry
 from benchmarks import checks, compare, conv_ops, cuda_bandwidth, cuda_overhead
 from benchmarks import cuda_timing as timing
 from benchmarks.bandwidth_jobs import FAMILIES, Data

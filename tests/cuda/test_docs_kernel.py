@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from alpha.core.op import registry
 from alpha.cuda.conv import planner
-from alpha.op import registry
 
 pytestmark = [pytest.mark.cuda, pytest.mark.torch, pytest.mark.long]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from alpha.op import registry
+from alpha.core.op import registry
 from alpha.testing import Case, agree, floats
 
 pytestmark = pytest.mark.cuda
 
 CELL = '''
-from alpha.op import op
+from alpha.core.op import op
 from alpha.cuda.ops.pointwise import elementwise
 
 @op

@@ -9,7 +9,7 @@ import pytest
 
 import alpha
 from alpha import ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.training.trainer import fetch
 
 pytestmark = pytest.mark.cuda

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha import ops, versions
+from alpha import ops
+from alpha.core import versions
 from alpha.cuda.lazy import operands
 from alpha.cuda.runtime import memory
 from alpha.inference.passes import NORMS

@@ -11,7 +11,7 @@ import pytest
 
 import alpha
 from alpha import nn, ops
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.cuda.ops.pointwise import chain
 from alpha.cuda.runtime import arena
 from alpha.errors import OutOfMemoryError
@@ -30,7 +30,8 @@ PIXELS, STEPS = 4, 2
 @pytest.fixture(autouse=True)
 def small_results_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "LEAST", 1)
-    monkeypatch.setattr(plan, "WORTH", dict.fromkeys(plan.WORTH, 1))
+    for device in plan.WORTH:
+        monkeypatch.setitem(plan.WORTH, device, 1)
 
 
 def trained(name: str, setting: str, capture: bool, steps: int = STEPS) -> list[np.ndarray]:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from alpha import no_grad, ops
+from alpha.core.tensor import Tensor
 from alpha.cuda.conv import planner
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, empty
 from alpha.ops.conv_desc import ConvDesc
-from alpha.tensor import Tensor
 from tests.conv_cases import square
 from tests.cuda.agree import floats
 from tests.cuda.conv.test_conv_wgmma import stored

@@ -16,11 +16,11 @@ import pytest
 import alpha
 import train.report
 from alpha import nn, ops, optim
-from alpha.backend import get_backend
 from alpha.checkpoint import from_torch_state_dict, load
+from alpha.core.device import get_backend
+from alpha.core.op import registry
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, download
-from alpha.op import registry
 from models import create
 from models.resnet import BasicBlock, ResNet
 from tests.cuda.process import CHECKED

@@ -10,10 +10,10 @@ import pytest
 
 import alpha
 from alpha import nn, ops, optim
+from alpha.core.op import registry
 from alpha.cuda.lazy.deferred import Deferred
 from alpha.cuda.runtime.memory import empty
 from alpha.errors import DeviceError, DTypeError, GraphError, ShapeError
-from alpha.op import registry
 from tests.op_checks import refused
 
 pytestmark = pytest.mark.cuda

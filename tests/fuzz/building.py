@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from alpha import nn, no_grad, ops
+from alpha.core.tensor import Tensor
 from alpha.errors import AlphaError, GraphError
-from alpha.tensor import Tensor
 
 NAMES = ("a", "b", "c", "fc", "weight", "bias", "0", "1", "2", "mean", "training", "apply", "forward", "keys",
          "_buffers", "to", "", "x.y", "append", "hooked", "_hidden", "items", 3, None)

@@ -1,6 +1,6 @@
 """Wrong and right calls of everything public, drawn from the signatures.
 
-Right values come from what a parameter may be (alpha.inputs.kinds), wrong ones from a pool of nasty ones; a call gives
+Right values come from what a parameter may be (core.inputs.kinds), wrong ones from a pool of nasty ones; a call gives
 mostly right ones, so that it gets far. Whatever is called succeeds or raises AlphaError.
 """
 
@@ -20,13 +20,13 @@ import numpy as np
 import alpha
 from alpha import checkpoint, data, nn, ops, optim, training
 from alpha import random as numbers
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.inputs import kinds, sizes
+from alpha.core.inputs.arguments import kinds_of
+from alpha.core.inputs.dtypes import DTYPES
+from alpha.core.op import Op, registry
 from alpha.errors import AlphaError, shown
-from alpha.inputs import kinds, sizes
-from alpha.inputs.arguments import kinds_of
-from alpha.inputs.dtypes import DTYPES
 from alpha.nn import init
-from alpha.op import Op, registry
 from alpha.ops import conv_desc
 
 ROOM = 1 << 24      # bytes that one tensor may take, so that a right call stays small

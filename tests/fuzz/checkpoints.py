@@ -18,7 +18,7 @@ import safetensors.numpy
 
 import alpha
 from alpha import checkpoint, nn, ops, optim
-from alpha.config import config as settings
+from alpha.core.config import config as settings
 from alpha.errors import CheckpointError
 from tests import tiny_run
 from tests.forged import split, with_digest, with_header

@@ -15,7 +15,7 @@ import numpy as np
 
 import alpha
 from alpha import ops
-from alpha.config import config
+from alpha.core.config import config
 from alpha.errors import AlphaError
 from alpha.ops.pool import pool_scatter
 

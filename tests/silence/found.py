@@ -9,10 +9,10 @@ from typing import Any
 import alpha
 import models
 from alpha import checkpoint, data, nn, onnx, ops, optim, profiler, training
-from alpha.inputs.arguments import kinds_of
-from alpha.inputs.kinds import Kind
+from alpha.core.inputs.arguments import kinds_of
+from alpha.core.inputs.kinds import Kind
+from alpha.core.op import Op
 from alpha.nn import functional, init
-from alpha.op import Op
 from alpha.optim import schedule
 
 PLACES = {"ops": ops, "alpha": alpha, "F": functional, "nn": nn, "optim": optim, "data": data,

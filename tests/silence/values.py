@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from alpha.inputs import kinds
-from alpha.inputs.kinds import Kind, Refused
+from alpha.core.inputs import kinds
+from alpha.core.inputs.kinds import Kind, Refused
 
 
 class Array:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cpu import native
 from alpha.cpu.algorithms import fft, products, sparse, sparse_numpy, tiles, winograd
 from alpha.cpu.half import quiet

@@ -22,9 +22,9 @@ from pathlib import Path
 from types import SimpleNamespace as Group
 from typing import Any, NamedTuple
 
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.errors import ConfigError, message
 from alpha.cuda.runtime.context import context
-from alpha.errors import ConfigError, message
 
 RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 

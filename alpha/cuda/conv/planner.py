@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from alpha.build import cache_dir
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.errors import AlphaError, message
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
 from alpha.cuda.lazy import is_inferring
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
-from alpha.errors import AlphaError, message
 from alpha.ops.algorithms.family import PROMISES, TAKEN_BELOW, refuse
 from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv_desc import ConvDesc

@@ -21,7 +21,7 @@ A reader, of any array:
     value_of, settle       what an array is to such a reader; and that outputs of a chain are written
     recipe                 how what is written was made, for a reader who has what it was made of
     is_inferring           tells whether a block of `inferring` is open
-    form_of, progress, write_as, held, memory_key, inferring, undisturbed: as of alpha.backend.Backend
+    form_of, progress, write_as, held, memory_key, inferring, undisturbed: as of alpha.core.device.Backend
     Packed, packed_form    an array that is kept in a smaller form as long as nobody reads its elements
     columns, rows_of       columns of a larger array, read where they are
     statistics.ask, take   means and variances of a result, counted by the kernel that writes it

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
+from alpha.core.trace import running
 from alpha.cuda.lazy.deferred import Deferred, LazyStorage, Planes, chained_blocks, waiting
 from alpha.cuda.lazy.quiet import is_peeking, lock, peeking
 from alpha.cuda.runtime.memory import Array, Shape, extent
 from alpha.fuse.chain import Chain, Leaf, Recipe, Value, recipe_of
 from alpha.fuse.places import WHOLE
-from alpha.trace import running
 
 # (value) -> the chain behind it, and for each of its outputs the array that it has written
 Write = Callable[[Value], tuple[Chain, Sequence[Array]]]

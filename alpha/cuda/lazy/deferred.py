@@ -26,14 +26,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.trace import late, running
 from alpha.cuda.lazy.quiet import is_peeking, is_undisturbed, lock, peeking
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, Derived, Shape, allocate, extent
 from alpha.cuda.runtime.walk import BLOCKS, Walk
-from alpha.trace import late, running
 
 ALIGNMENT = 256  # bytes, of planes and header
 HEADER = 64      # bytes: OperandHeader in operand_header.cuh, with these members at

@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from alpha.core.errors import DTypeError, message
 from alpha.cuda.lazy.deferred import Deferred, Memory, can_wait, reserve, split_view, write_before
 from alpha.cuda.lazy.quiet import is_inferring
 from alpha.cuda.runtime import memory as device_memory
@@ -30,7 +31,6 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, extent, upload
 from alpha.cuda.runtime.tables import TABLE, tables
-from alpha.errors import DTypeError, message
 
 # What `keep` should be, by what a tensor is to a convolution. Weights are read by fprop and dgrad of this step and
 # others until the optimizer's step. The gradient of the output is read by dgrad and wgrad, right after each other, and

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from alpha.core.errors import DeviceError, message
 from alpha.cuda.runtime import backlog
-from alpha.errors import DeviceError, message
 
 INSTALL = 'install PyCUDA (pip install ".[cuda]"; it needs the CUDA toolkit and a driver), or use device="cpu"'
 

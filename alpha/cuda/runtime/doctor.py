@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from alpha.backend import get_backend
 from alpha.build import cache_dir, version_of
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.device import get_backend
+from alpha.core.errors import AlphaError, CompileError
 from alpha.cuda.runtime import rehearsal, toolchain
 from alpha.cuda.runtime.context import INSTALL, context
 from alpha.cuda.runtime.memory import mib
-from alpha.errors import AlphaError, CompileError
 
 
 def report() -> Iterator[str]:

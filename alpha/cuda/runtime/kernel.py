@@ -19,13 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.errors import AlphaError, CompileError, DeviceError, message
+from alpha.core.trace import watchers
 from alpha.cuda.runtime import backlog, memory, toolchain
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array
 from alpha.cuda.runtime.toolchain import Defines
-from alpha.errors import AlphaError, CompileError, DeviceError, message
-from alpha.trace import watchers
 
 C_TYPES = {"float32": "float", "bfloat16": "bf16", "float16": "f16"}  # a dtype's name in storage.cuh
 FLOAT_DTYPES = tuple(C_TYPES)

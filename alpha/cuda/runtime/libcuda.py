@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 from typing import Any
 
-from alpha.errors import DeviceError, message
+from alpha.core.errors import DeviceError, message
 
 OUT_OF_MEMORY = 2  # CUresult
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.errors import OutOfMemoryError, message
 from alpha.cuda.runtime import backlog
 from alpha.cuda.runtime.context import blaming, context
-from alpha.errors import OutOfMemoryError, message
 
 Shape = tuple[int, ...]
 
@@ -45,7 +45,7 @@ class Derived(dict[str, Any]):
 
     visible = False  # to other libraries, which write without a word: then nothing may be kept
     wanted = ""      # what whoever writes the elements is asked to leave here too, by name
-    history: Any = None  # alpha.versions.History of the memory; stays when the rest is dropped
+    history: Any = None  # alpha.core.versions.History of the memory; stays when the rest is dropped
 
 
 class Array:

@@ -23,12 +23,12 @@ from weakref import WeakSet
 import numpy as np
 
 from alpha import random
+from alpha.core.errors import AlphaError, message
 from alpha.cuda.runtime import backlog, libcuda, memory
 from alpha.cuda.runtime.arena import Arena, unmap_waiting
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, free_cached
-from alpha.errors import AlphaError, message
 
 Arrays = Sequence[Array]
 Token = frozenset[int]  # nodes of the graph that is recorded: what a call has launched last

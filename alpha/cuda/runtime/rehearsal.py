@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from alpha.core.errors import DeviceError, message
 from alpha.cuda.runtime import memory, tensor_map, toolchain
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.toolchain import Unit
-from alpha.errors import DeviceError, message
 
 PLENTY = 1 << 40  # bytes
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.graph import Node
+from alpha.core.tensor import Tensor
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, mib
-from alpha.graph import Node
 from alpha.recompute.recipe import count
-from alpha.tensor import Tensor
 
 LARGEST = 8  # tensors that are named
 

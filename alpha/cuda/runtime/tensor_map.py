@@ -17,9 +17,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from alpha.core.errors import AlphaError, message
 from alpha.cuda.runtime.libcuda import status_of
 from alpha.cuda.runtime.memory import Array, upload
-from alpha.errors import AlphaError, message
 
 Sizes = tuple[int, ...]
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from alpha.build import build, cores, find
+from alpha.core.errors import CompileError, message
 from alpha.cuda.runtime.context import context
-from alpha.errors import CompileError, message
 from alpha.packed import Pack
 
 HOME = Path(__file__).resolve().parent.parent

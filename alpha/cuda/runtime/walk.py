@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
-from alpha.backend import HALF_DTYPES
+from alpha.core.device import HALF_DTYPES
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
-from alpha.errors import ConfigError, message
+from alpha.core.errors import ConfigError, message
 from alpha.ops.algorithms.cost import Cost, Rates, Stage, seconds, tree
 from alpha.ops.algorithms.names import Request
 from alpha.ops.algorithms.tile_transform import WINOGRAD_ERRORS, Winograd, fft_edges, winograd_tiles

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NamedTuple, Union
 
-from alpha.config import config
-from alpha.errors import ConfigError
-from alpha.inputs.kinds import Choice
+from alpha.core.config import config
+from alpha.core.errors import ConfigError
+from alpha.core.inputs.kinds import Choice
 
 CONV_NAMES = ("auto", "direct", "im2col", "winograd", "fft", "strassen", "sparse")
 PRODUCT_NAMES = ("auto", "direct", "strassen")

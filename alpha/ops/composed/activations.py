@@ -5,10 +5,11 @@ What they and their gradients give where pieces meet, and at NaN, is PyTorch's c
 
 from __future__ import annotations
 
-from alpha.errors import ConfigError, ShapeError, message
-from alpha.graph import grad_enabled
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Axis, Finite, NonNegative, Positive
+from alpha.core.errors import ConfigError, ShapeError, message
+from alpha.core.graph import grad_enabled
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Axis, Finite, NonNegative, Positive
+from alpha.core.tensor import Tensor
 from alpha.ops.activation import elu, relu6, sigmoid, softmax, softplus, tanh
 from alpha.ops.composed.axes import part
 from alpha.ops.create import rand
@@ -17,7 +18,6 @@ from alpha.ops.index import to_axis
 from alpha.ops.loss import label_mask
 from alpha.ops.reduce import accumulation_dtype, argmax, normal_axis, widened
 from alpha.ops.shape import reshape
-from alpha.tensor import Tensor
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772     # which keep means at 0 and variances at 1
 

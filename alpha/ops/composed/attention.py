@@ -7,17 +7,17 @@ from math import inf, sqrt
 
 import numpy as np
 
-from alpha.backend import FLOAT_DTYPES
-from alpha.errors import ConfigError, DTypeError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Finite, Share
+from alpha.core.device import FLOAT_DTYPES
+from alpha.core.errors import ConfigError, DTypeError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Finite, Share
+from alpha.core.tensor import Tensor, tensor
 from alpha.ops.activation import softmax
 from alpha.ops.dropout import dropout
 from alpha.ops.elementwise import broadcast_shape, eq, where
 from alpha.ops.logic import any, logical_not, logical_or
 from alpha.ops.matmul import matmul
 from alpha.ops.reduce import max
-from alpha.tensor import Tensor, tensor
 
 MOST_TRIANGLES = 16     # of causal masks that are kept
 

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from alpha.backend import FLOAT_DTYPES
-from alpha.errors import ArgumentError, ShapeError, message, shown
-from alpha.inplace.kin import join, own
-from alpha.inputs.arguments import checked
-from alpha.inputs.ints import as_int
-from alpha.inputs.kinds import Axes, Axis, Ints, ShapeLike, Size
+from alpha.core.device import FLOAT_DTYPES
+from alpha.core.errors import ArgumentError, ShapeError, message, shown
+from alpha.core.inplace.kin import join, own
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.ints import as_int
+from alpha.core.inputs.kinds import Axes, Axis, Ints, ShapeLike, Size
+from alpha.core.tensor import Tensor, tensor
+from alpha.core.views import View
 from alpha.ops.checks import on_host
 from alpha.ops.elementwise import mul, ne, sub, where
 from alpha.ops.index import index_select, take_along_axis, to_axis
@@ -21,8 +23,6 @@ from alpha.ops.logic import clone
 from alpha.ops.reduce import Shape, accumulation_dtype, normal_axes, normal_axis
 from alpha.ops.reduce import sum as add_up
 from alpha.ops.shape import concat, expand, pad, reshape, slice_axes, squeeze, unsqueeze
-from alpha.tensor import Tensor, tensor
-from alpha.views import View
 
 Shifts = Annotated[Any, Ints("an int or a tuple of ints", "pass {name}=1, or {name}=(1, -2)")]
 

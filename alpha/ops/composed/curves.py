@@ -10,11 +10,12 @@ from math import inf, pi
 from math import sqrt as sqrt_of
 from typing import Any
 
-from alpha.backend import FLOAT_DTYPES
-from alpha.errors import ConfigError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.dtypes import RANGES
-from alpha.inputs.kinds import FiniteNumber, Limit, Number
+from alpha.core.device import FLOAT_DTYPES
+from alpha.core.errors import ConfigError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.dtypes import RANGES
+from alpha.core.inputs.kinds import FiniteNumber, Limit, Number
+from alpha.core.tensor import Tensor
 from alpha.ops.create import ones_like
 from alpha.ops.elementwise import (
     abs,
@@ -32,7 +33,6 @@ from alpha.ops.elementwise import (
 from alpha.ops.logic import cos, isnan, remainder, sin
 from alpha.ops.matmul import matmul
 from alpha.ops.reduce import widened
-from alpha.tensor import Tensor
 
 # ---- ops by their equations ------------------------------------------------------------------------------------------
 

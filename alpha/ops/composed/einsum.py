@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from alpha.errors import ShapeError, message
-from alpha.inputs.arguments import bound, checked
+from alpha.core.errors import ShapeError, message
+from alpha.core.inputs.arguments import bound, checked
+from alpha.core.tensor import Tensor
 from alpha.ops.matmul import matmul
 from alpha.ops.shape import expand, permute, reshape
-from alpha.tensor import Tensor
 
 
 @bound

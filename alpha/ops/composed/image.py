@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from alpha.backend import FLOAT_DTYPES
-from alpha.errors import ArgumentError, ConfigError, DTypeError, ShapeError, message, shown
-from alpha.inputs.arguments import checked
-from alpha.inputs.ints import as_int, is_real
-from alpha.inputs.kinds import Channels, Finite, PadMode, ResizeMode
-from alpha.inputs.sizes import check_host
+from alpha.core.device import FLOAT_DTYPES
+from alpha.core.errors import ArgumentError, ConfigError, DTypeError, ShapeError, message, shown
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.ints import as_int, is_real
+from alpha.core.inputs.kinds import Channels, Finite, PadMode, ResizeMode
+from alpha.core.inputs.sizes import check_host
+from alpha.core.tensor import Tensor, tensor
 from alpha.ops import shape as moves
 from alpha.ops.elementwise import where
 from alpha.ops.index import index_select, mix_rows
 from alpha.ops.pool import adaptive_avg_pool2d, avg_pool2d
 from alpha.ops.reduce import Shape, widened
 from alpha.ops.shape import permute, reshape, take
-from alpha.tensor import Tensor, tensor
 
 # ---- borders ---------------------------------------------------------------------------------------------------------
 

@@ -10,16 +10,16 @@ from math import log as log_of
 from math import pi
 from typing import Annotated
 
-from alpha.errors import DataError, ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Finite, NonNegative, Order, Positive, Reduction, Whole
+from alpha.core.errors import DataError, ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Finite, NonNegative, Order, Positive, Reduction, Whole
+from alpha.core.tensor import Tensor
 from alpha.ops.activation import relu, softplus
 from alpha.ops.composed.vectors import pairwise_distance
 from alpha.ops.elementwise import broadcast_shape, clip, eq, exp, gt, log, minimum, ne, sqrt, where
 from alpha.ops.loss import check_labels, label_mask, reduced
 from alpha.ops.reduce import widened
 from alpha.ops.shape import reshape, take
-from alpha.tensor import Tensor
 
 Power = Annotated[int, Whole(1, high=2)]
 EPSILON = 1e-12     # beside the squares of lengths

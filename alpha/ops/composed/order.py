@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from alpha.backend import FLOAT_DTYPES
-from alpha.errors import ConfigError, DTypeError, ShapeError, message, shown
-from alpha.inputs.arguments import checked
-from alpha.inputs.ints import is_real
-from alpha.inputs.kinds import Axis, Choice, Size
+from alpha.core.device import FLOAT_DTYPES
+from alpha.core.errors import ConfigError, DTypeError, ShapeError, message, shown
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.ints import is_real
+from alpha.core.inputs.kinds import Axis, Choice, Size
+from alpha.core.tensor import Tensor, tensor
 from alpha.ops.composed.axes import part, rows_of
 from alpha.ops.composed.curves import lerp
 from alpha.ops.elementwise import where
@@ -18,7 +19,6 @@ from alpha.ops.index import Sorted, argsort, gather, index_select, sort, to_axis
 from alpha.ops.logic import any, isnan
 from alpha.ops.reduce import argmax, normal_axis
 from alpha.ops.shape import reshape, squeeze
-from alpha.tensor import Tensor, tensor
 
 Interpolation = Annotated[str, Choice("linear", "lower", "higher", "nearest", "midpoint")]
 

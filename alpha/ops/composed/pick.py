@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from alpha.backend import FLOAT_DTYPES
-from alpha.errors import DTypeError, GraphError, ShapeError, message, shown
-from alpha.graph import grad_enabled, no_grad
-from alpha.inplace.kin import own
-from alpha.inputs.arguments import checked
-from alpha.inputs.dtypes import DType
-from alpha.inputs.ints import as_int, has_bool
-from alpha.inputs.kinds import Axis, Channels, Size
-from alpha.inputs.sizes import check_host
+from alpha.core.device import FLOAT_DTYPES
+from alpha.core.errors import DTypeError, GraphError, ShapeError, message, shown
+from alpha.core.graph import grad_enabled, no_grad
+from alpha.core.inplace.kin import own
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.dtypes import DType
+from alpha.core.inputs.ints import as_int, has_bool
+from alpha.core.inputs.kinds import Axis, Channels, Size
+from alpha.core.inputs.sizes import check_host
+from alpha.core.tensor import Tensor, tensor
 from alpha.ops.checks import on_host, slice_bounds
 from alpha.ops.create import arange, zeros
 from alpha.ops.elementwise import where
@@ -25,7 +26,6 @@ from alpha.ops.logic import clone
 from alpha.ops.pool import pool_gather
 from alpha.ops.reduce import Shape, normal_axis
 from alpha.ops.shape import Range, reshape, slice_axes, split, stack, take
-from alpha.tensor import Tensor, tensor
 
 
 @checked

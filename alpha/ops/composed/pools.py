@@ -7,17 +7,17 @@ from math import prod
 
 import numpy as np
 
-from alpha.errors import ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Channels, Padding, Pair
-from alpha.op import announced
+from alpha.core.errors import ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Channels, Padding, Pair
+from alpha.core.op import announced
+from alpha.core.tensor import Tensor, tensor
 from alpha.ops import shape as moves
 from alpha.ops.composed.image import check_maps
 from alpha.ops.index import index_select
 from alpha.ops.pool import avg_pool2d, max_pool2d, pool_gather
 from alpha.ops.reduce import argmax
 from alpha.ops.shape import stack, take
-from alpha.tensor import Tensor, tensor
 
 
 def _ceil_extra(n: int, k: int, s: int, p: int, d: int) -> int:

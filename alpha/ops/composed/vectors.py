@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.errors import ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Axis, Count, NonNegative, Order
+from alpha.core.errors import ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Axis, Count, NonNegative, Order
+from alpha.core.tensor import Tensor
 from alpha.ops.elementwise import broadcast_shape, clip
 from alpha.ops.logic import rsqrt
 from alpha.ops.reduce import normal_axis, scale_beyond, vector_norm, widened
-from alpha.tensor import Tensor
 
 
 @checked

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from alpha.errors import ShapeError, message
-from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Padding, Pair
+from alpha.core.errors import ShapeError, message
+from alpha.core.inputs.arguments import checked
+from alpha.core.inputs.kinds import Padding, Pair
+from alpha.core.tensor import Tensor
 from alpha.ops.elementwise import add
 from alpha.ops.reduce import Shape
 from alpha.ops.shape import Range, pad, reshape, slice_axes, slice_axes_grad, stack
-from alpha.tensor import Tensor
 
 
 def _windows(where: str, hw: Pair, kernel_size: Pair, dilation: Pair, padding: Pair, stride: Pair

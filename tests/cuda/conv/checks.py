@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.planner import Candidate
 from alpha.cuda.conv.split import refusal

@@ -7,7 +7,7 @@ import pytest
 
 import alpha
 from alpha import nn, ops, optim
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cuda.conv import coconv, planner
 from alpha.cuda.conv.coconv import halo, levels
 from alpha.cuda.conv.wgmma import boxes

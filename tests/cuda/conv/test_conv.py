@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha.config import config
+from alpha.core.config import config
 from alpha.errors import AlphaError
 from tests.conv_cases import CASES as CATALOGUE
 from tests.conv_cases import Case as Shape

@@ -8,10 +8,10 @@ import pytest
 import alpha
 import models
 from alpha import nn, ops
+from alpha.core.op import registry
 from alpha.cuda.conv import pooled
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.gradcheck import assert_equal_at
-from alpha.op import registry
 from tests.conv_cases import Case, square
 from tests.cuda.agree import ints
 

@@ -9,7 +9,7 @@ import pytest
 
 import alpha
 from alpha import nn, ops
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cuda.lazy.deferred import BOUND, Deferred
 from alpha.cuda.ops.pointwise import chain
 from alpha.cuda.runtime import memory

@@ -9,7 +9,7 @@ import pytest
 
 import alpha
 from alpha import nn
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
 from alpha.cuda.lazy import operands
 from alpha.cuda.lazy.deferred import LazyStorage
 from models.googlenet import Inception

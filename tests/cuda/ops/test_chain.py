@@ -10,14 +10,14 @@ import pytest
 
 import alpha
 from alpha import ops
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.op import op
+from alpha.core.tensor import Tensor
 from alpha.cuda.ops.pointwise import chain
 from alpha.cuda.runtime.memory import ITEMSIZE
 from alpha.errors import DTypeError
-from alpha.op import op
 from alpha.ops.activation import elu_grad, gelu_grad, hardswish_grad, relu6_grad, silu_grad, softplus_grad, tanh_grad
 from alpha.ops.dropout import keyed_dropout
-from alpha.tensor import Tensor
 from tests.cuda.process import COUNTS_LIVE
 
 pytestmark = pytest.mark.cuda
@@ -167,7 +167,7 @@ def test_sums_of_a_norms_gradient_have_the_bits_of_those_without_chains(channels
 def test_what_is_between_takes_no_memory() -> None:
     """Backward keeps x alone: what the norm gives is made again within the pass that needs it."""
     live = {}
-    backend = alpha.backend.get_backend("cuda")
+    backend = alpha.core.device.get_backend("cuda")
     for fuse in (1, 0):
         with config(fuse=fuse, tensor_cores=0):
             x = alpha.tensor(normal(*SHAPE), device="cuda").astype("bfloat16").requires_grad_()
@@ -181,7 +181,7 @@ def test_what_is_between_takes_no_memory() -> None:
 
 @COUNTS_LIVE
 def test_nothing_is_held_until_garbage_is_collected() -> None:
-    backend = alpha.backend.get_backend("cuda")
+    backend = alpha.core.device.get_backend("cuda")
     x = alpha.tensor(normal(*SHAPE), device="cuda").astype("bfloat16")
     assert x.array.ptr
     x = alpha.Tensor(x.array, x.shape, x.dtype, x.device).requires_grad_()

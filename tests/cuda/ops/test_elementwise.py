@@ -9,10 +9,10 @@ import pytest
 
 import alpha
 from alpha import ops
+from alpha.core.op import op, registry
 from alpha.cuda.ops.pointwise import bits_of, blocks, elementwise, filled
 from alpha.cuda.runtime.memory import download
 from alpha.errors import ShapeError
-from alpha.op import op, registry
 from alpha.ops.elementwise import clip_grad, transfer
 from tests.cuda.agree import Case, agree, floats, ints
 

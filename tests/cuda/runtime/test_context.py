@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha.backend import get_backend
 from alpha.build import cache_dir
+from alpha.core.device import get_backend
 from alpha.cuda.runtime.context import arch_of, context
 from alpha.errors import DeviceError
 from tests.cuda.process import EMULATED, run, start

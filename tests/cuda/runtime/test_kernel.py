@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cuda.runtime import memory, toolchain
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cuda import free_cached, memory_summary
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.context import context

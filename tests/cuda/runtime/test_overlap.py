@@ -12,11 +12,11 @@ import pytest
 
 import alpha
 from alpha import ops
+from alpha.core.tensor import Tensor
 from alpha.cuda.runtime import libcuda, toolchain
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import empty
-from alpha.tensor import Tensor
 
 pytestmark = pytest.mark.cuda
 

@@ -7,8 +7,8 @@ import pytest
 
 import alpha
 from alpha import ops
-from alpha.backend import get_backend
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.device import get_backend
 from alpha.errors import AnomalyError, DeviceError, DTypeError, ShapeError
 
 pytestmark = pytest.mark.cuda

@@ -11,6 +11,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from alpha.core.op import registry
 from alpha.cuda.conv import conv2d_bias_act_cuda, conv2d_dgrad_cuda, conv2d_wgrad_cuda, planner
 from alpha.cuda.conv.coconv import halo, levels
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
@@ -20,7 +21,6 @@ from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.ops.shape import slice_axes_cuda
 from alpha.cuda.ops.shape.concat import concat_cuda
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
-from alpha.op import registry
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc, Pair

@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import POINT

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
+from alpha.core.device import FLOAT_DTYPES, HALF_DTYPES
+from alpha.core.errors import DTypeError, message
 from alpha.cuda.conv.costs import device, time_us
 from alpha.cuda.conv.ffma import gemm
 from alpha.cuda.conv.ffma.gemm import Tile, makespan
@@ -22,7 +23,6 @@ from alpha.cuda.ops.pointwise import as_float32, convert_into
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, Shape, empty, upload
-from alpha.errors import DTypeError, message
 from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 from alpha.ops.matmul import linear, matmul

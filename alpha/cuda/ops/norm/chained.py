@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from alpha.config import config
+from alpha.core.config import config
 from alpha.cuda import lazy
 from alpha.cuda.ops.pointwise.chain import bounded, may_wait, result_of, sums_of, wait, write
 from alpha.cuda.runtime.memory import Array

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from alpha.backend import get_backend
+from alpha.core.device import get_backend
+from alpha.core.op import Op
 from alpha.cuda.ops.pointwise.chain import joined, may_wait, wait
 from alpha.cuda.ops.pointwise.layout import layout_type, packed
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.fuse.chain import Function
-from alpha.op import Op
 from alpha.ops import elementwise as ops
 from alpha.ops.layout import broadcast_strides, merged
 

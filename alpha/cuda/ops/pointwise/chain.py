@@ -12,18 +12,18 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 from alpha.build import written
-from alpha.config import config
+from alpha.core.config import config
+from alpha.core.equation import Equation
+from alpha.core.errors import DTypeError, message
+from alpha.core.op import Op, registry
 from alpha.cuda import lazy
 from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.cuda.runtime.walk import BLOCKS, LONGEST, SUMMERS, Walk, walk
-from alpha.errors import DTypeError, message
 from alpha.fuse.chain import Chain, Function, Leaf, Value, gather
-from alpha.fuse.equation import Equation
 from alpha.fuse.places import WHOLE, Place, place_of, row_of
 from alpha.fuse.source import AS_PLANES, BOUNDED, GUARDED, PLAIN, PLANES, TYPES, head, source
-from alpha.op import Op, registry
 from alpha.ops.elementwise import broadcast_shape
 
 _BYTES = {**ITEMSIZE, PLANES: 4}

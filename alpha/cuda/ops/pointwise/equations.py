@@ -9,12 +9,12 @@ from math import inf
 from pathlib import Path
 
 from alpha.build import written
+from alpha.core.op import Op
 from alpha.cuda.ops.pointwise import NUMBERS, Number, blocks, broadcasting, elementwise, layout_of, rounded_number
 from alpha.cuda.ops.pointwise.chain import function
 from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.kernel import C_TYPES, FLOAT_DTYPES
 from alpha.cuda.runtime.memory import Array
-from alpha.op import Op
 from alpha.ops import activation, logic
 from alpha.ops import elementwise as ops
 from alpha.ops.loss import binary_cross_entropy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from alpha.errors import ShapeError, message
+from alpha.core.errors import ShapeError, message
 
 Shape = tuple[int, ...]
 

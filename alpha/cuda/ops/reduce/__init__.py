@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from alpha.core.op import Op
 from alpha.cuda.lazy import statistics
 from alpha.cuda.ops.pointwise import NUMBERS, STORED, as_float32
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, counters, download, empty
 from alpha.cuda.runtime.walk import BLOCKS, LANES, LINE, LONGEST, SUMMERS, THREADS, WALK, walk
-from alpha.op import Op
 from alpha.ops import reduce as ops
 from alpha.ops.conv_desc import ceil_div
 from alpha.ops.shape import permute

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
+from alpha.core.op import Op
 from alpha.cuda.ops.reduce import row_width
 from alpha.cuda.runtime.memory import Array, empty
 from alpha.cuda.runtime.walk import THREADS, per_piece, pieces_of
-from alpha.op import Op
 from alpha.ops import activation as ops
 from alpha.ops.conv_desc import ceil_div
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from itertools import compress, product
 from typing import Any
 
+from alpha.core.op import Op
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, empty
 from alpha.cuda.runtime.tables import CHUNK, ROWS, TABLE, tables
-from alpha.op import Op
 from alpha.ops import update as ops
 
 Arrays = Sequence[Array]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from alpha.core.errors import ConfigError, message
 from alpha.cuda import lazy
 from alpha.cuda.conv.planner import ABSENT
 from alpha.cuda.conv.split import workspace
@@ -13,7 +14,6 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array
 from alpha.cuda.runtime.walk import LANES
-from alpha.errors import ConfigError, message
 from alpha.ops.algorithms.names import Request
 from alpha.ops.conv_desc import ceil_div
 from alpha.ops.matmul import MOST_SPARSE_ROWS as MOST_ROWS

@@ -1,0 +1,78 @@
+"""The four precision modes: how layers store activations, and what a matrix product may do with their digits.
+
+    with alpha.precision("bf16"):          # for a block
+        loss = ops.cross_entropy(model(images), labels)
+    ALPHA_PRECISION=bf16 python ...        # for a process
+
+Weights, their gradients, the states of the optimizer and the statistics of batch norm are float32 in every mode, sums
+are made in float32, and losses are float32. docs/numerics.md has the promises and how each is kept.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from alpha.core.config import Config, config
+from alpha.core.device import get_backend
+from alpha.core.errors import DTypeError, message
+from alpha.core.inputs.arguments import bound
+from alpha.core.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A precision mode.
+
+    Attributes:
+        name: as in `alpha.config.precision`.
+        dtype: in which layers store activations.
+        products: what a convolution or matrix product does with the digits of its operands, in words.
+        scales_loss: whether gradients need a scaled loss (alpha.optim.LossScaler), as the dtype's range is short.
+    """
+
+    name: str
+    dtype: str
+    products: str
+    scales_loss: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype} activations, {self.products}"
+
+
+MODES = {mode.name: mode for mode in (
+    Mode("fp32", "float32", "products as accurate as float32's"),
+    Mode("tf32", "float32", "operands of products rounded to 11 bits on tensor cores"),
+    Mode("bf16", "bfloat16", "float32 weights, sums in float32"),
+    Mode("fp16", "float16", "float32 weights, sums in float32, scaled loss", scales_loss=True),
+)}
+
+
+@bound
+def precision(name: str) -> AbstractContextManager[Config]:
+    """For a block: layers compute in a mode, "fp32", "tf32", "bf16" or "fp16".  Raises ConfigError for another name."""
+    return config(precision=name)
+
+
+def mode() -> Mode:
+    """Returns the mode in force."""
+    return MODES[config.precision]
+
+
+def to_storage_dtype(x: Tensor) -> Tensor:
+    """Returns the input of a layer as the mode in force stores it.
+
+    float32 becomes float16 in "fp16" and bfloat16 in "bf16"; tensors of other dtypes stay what they are. The layers
+    that multiply by weights call this, ops by themselves never look at the mode.
+    Raises:
+        DTypeError: the device does not have the dtype of the mode.
+    """
+    dtype = MODES[config.precision].dtype
+    if dtype == "float32" or not isinstance(x, Tensor) or x.dtype != "float32":     # what is no Tensor the op refuses
+        return x
+    backend = get_backend(x.device)
+    if dtype not in backend.dtypes:
+        raise DTypeError(message("precision", f"{config.precision} stores activations in {dtype}, which the "
+                                 f"{backend.name} backend does not have", 'compute in "fp32" or "fp16", or move the '
+                                 'model and its input to a GPU: .to("cuda")'))
+    return x.astype(dtype)
