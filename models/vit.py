@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from alpha import nn, ops
-from alpha.errors import ConfigError, message
 from alpha.core.tensor import Tensor
+from alpha.errors import ConfigError, message
 from models import register_model
 
 EPS = 1e-6

@@ -337,10 +337,10 @@ def _scale_on_device(x: Tensor, axis: Axes, least: float) -> Tensor | None:
     """Returns 2^-80 where the largest element is beyond 2^60, 2^100 where it is below sqrt(least) / 4, else 1."""
     if x.dtype == np.float64:
         return None
-    largest = OPS["max"](abs(x), axis, keepdims=True)
-    scale = OPS["where"](OPS["logical_and"](largest > 2.0**60, largest < inf), 2.0**-80, OPS["ones_like"](largest))
+    largest = TABLE["max"](abs(x), axis, keepdims=True)
+    scale = TABLE["where"](TABLE["logical_and"](largest > 2.0**60, largest < inf), 2.0**-80, TABLE["ones_like"](largest))
     if least:
-        scale = OPS["where"](OPS["logical_and"](largest < sqrt(least) / 4, largest > 0), 2.0**100, scale)
+        scale = TABLE["where"](TABLE["logical_and"](largest < sqrt(least) / 4, largest > 0), 2.0**100, scale)
     return scale
 
 
