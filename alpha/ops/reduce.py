@@ -338,10 +338,9 @@ def _scale_on_device(x: Tensor, axis: Axes, least: float) -> Tensor | None:
     if x.dtype == np.float64:
         return None
     largest = TABLE["max"](abs(x), axis, keepdims=True)
-    scale = TABLE["where"](TABLE["logical_and"](largest > 2.0**60, largest < inf), 2.0**-80, TABLE["ones_like"](largest))
-    if least:
-        scale = TABLE["where"](TABLE["logical_and"](largest < sqrt(least) / 4, largest > 0), 2.0**100, scale)
-    return scale
+    where, both, ones = TABLE["where"], TABLE["logical_and"], TABLE["ones_like"](largest)
+    scale = where(both(largest > 2.0**60, largest < inf), 2.0**-80, ones)
+    return where(both(largest < sqrt(least) / 4, largest > 0), 2.0**100, scale) if least else scale
 
 
 def _root(x: Tensor, power: float) -> Tensor:
