@@ -238,7 +238,8 @@ VALUES: dict[str, list[Any]] = {
     "ImageFolder.size": [4], "register_dataset.augment": ["flip"], "register_optimizer.lr": [0.5],
     "TensorBoard.every": [4], "Trainer.evaluate.loss": [ops.mse_loss], "Trainer.train_epoch.callbacks": [[Told()]],
     "summary.batch_size": [3], "create.num_classes": [7], "DataLoader.drop_last": [True], "Augment.crop": [2],
-    "Augment.cutout": [3], "Augment.mask_fill": [7], "fit.batch_size": [5], "fit.seed": [3], "fit.drop_last": [True],
+    "Augment.cutout": [3], "Augment.mask_fill": [7],
+    "Augment.steps": ["grey=1"], "Augment.boxes": [1], "fit.batch_size": [5], "fit.seed": [3], "fit.drop_last": [True],
     "History.ema": [object()], "make_row.averaged": [{"loss": 0.5}], "Trainer.make_row.averaged": [{"loss": 0.5}],
     "Plateau.column": ["train_loss", "val_accuracy"],
 }
