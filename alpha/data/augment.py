@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from alpha.random import STREAMS, random_bits
 from alpha.tensor import Tensor, tensor
 
 LARGEST = 64
+AHEAD = 2048    # images whose rows are made at once
 Edge = Annotated[int, Whole(0, high=LARGEST)]
 DEFAULT_SIZES = {"crop": 4, "flip": 1, "altflip": 1, "cutout": 16}  # what an item of --augment means without "=size"
 
@@ -121,14 +123,16 @@ class Augment:
         return tuple([step for step in self.steps if isinstance(step, Mixing)])
 
     def applied(self, images: Tensor, index: Tensor, mean: Tensor, std: Tensor, numbers: np.ndarray, key: Tensor | None,
-                *, seed: int, epoch: int) -> Tensor:
+                *, seed: int, epoch: int, rows: np.ndarray | None = None) -> Tensor:
         """Returns what ops.augment_images makes of images, mirrored in turn with altflip.
 
         Args:
             numbers: of the images in the data set, on the host; the other arguments are those of the op.
+            rows: of these images, where they are made already.
         """
         if self.pixels:
-            rows = self.rows(numbers, images.shape[1:3], seed=seed, epoch=epoch)
+            if rows is None:
+                rows = self.rows(numbers, images.shape[1:3], seed=seed, epoch=epoch)
             images = ops.transform_images(images, index, tensor(rows, device=images.device), mean)
             key = index if key is None else key
             index = tensor(np.arange(len(numbers)), device=images.device)
@@ -169,6 +173,19 @@ class Augment:
         """
         found = [step.rows(Draws(seed, epoch, numbers, place), (hw[0], hw[1])) for place, step in self.pixels]
         return np.concatenate(found, 1) if found else np.zeros((len(numbers), 0, STEP_WIDTH), np.int32)
+
+    def rows_ahead(self, parts: Sequence[np.ndarray], hw: tuple[int, ...], *, seed: int, epoch: int
+                   ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """Yields the numbers of the images of each batch, and their rows: of several batches at once, which is faster.
+        """
+        per = max(1, AHEAD // max(1, max(map(len, parts), default=1))) if self.pixels else 1
+        for k in range(0, len(parts), per):
+            group = parts[k:k + per]
+            if not self.pixels:
+                yield from ((index, None) for index in group)
+                continue
+            rows = self.rows(np.concatenate(group), hw, seed=seed, epoch=epoch)
+            yield from zip(group, np.split(rows, np.cumsum([len(index) for index in group])[:-1]))
 
     def mixed(self, x: Tensor, targets: np.ndarray, numbers: np.ndarray, classes: int, *, seed: int, epoch: int
               ) -> tuple[Tensor, Tensor]:

@@ -104,15 +104,16 @@ class Images:
             raise ConfigError(message("batches", f"mask_fill={choices.mask_fill}, and there are labels and no masks",
                                       "leave mask_fill out, or use DataLoader((images, masks))"))
 
-        def batch(index: np.ndarray) -> Batch:
+        def batch(index: np.ndarray, rows: np.ndarray | None) -> Batch:
             x = choices.applied(self.images, tensor(index, device=self.device), self.mean, self.std, index, None,
-                                seed=seed, epoch=epoch)
+                                seed=seed, epoch=epoch, rows=rows)
             if choices.mixing:
                 return choices.mixed(x, self.labels[index], index, choices.classes or len(self.data.classes), seed=seed,
                                      epoch=epoch)
             return x, tensor(self.labels[index], device=self.device)
 
-        return (batch(index) for index in parts)
+        return (batch(index, rows) for index, rows in choices.rows_ahead(parts, self.images.shape[1:3], seed=seed,
+                                                                         epoch=epoch))
 
 
 def resident(a: np.ndarray, device: str) -> Tensor:

@@ -134,7 +134,8 @@ class DataLoader:
         parts = epoch_order(self.count, self.batch_size, self.seed, epoch, start_step, self.shuffle, self.drop_last,
                             joined=bool(self.augment.mixing))
         if self._images is not None:
-            return (self._from_resident(epoch, index) for index in parts)
+            made_ahead = self.augment.rows_ahead(parts, self._images.shape[1:3], seed=self.seed, epoch=epoch)
+            return (self._from_resident(epoch, index, rows) for index, rows in made_ahead)
         made = self._streamed(epoch, parts)
         return made if get_backend(self.device).name == "cpu" else _one_ahead(made)
 
@@ -142,9 +143,9 @@ class DataLoader:
         """Ends the workers; they start again when a batch is asked for."""
         self._workers.close()
 
-    def _from_resident(self, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
+    def _from_resident(self, epoch: int, index: np.ndarray, rows: np.ndarray | None) -> tuple[Tensor, ...]:
         assert self._images is not None
-        x = self._augmented(self._images, tensor(index, device=self.device), None, index, epoch)
+        x = self._augmented(self._images, tensor(index, device=self.device), None, index, epoch, rows)
         if self._classes:
             return self._mixed(x, self.data[1][index], index, epoch)
         return x, *self._targets(epoch, index, [part[index] for part in self.data[1:]], self._forms.maps(self.data),
@@ -183,10 +184,10 @@ class DataLoader:
             parts[k] = self.augment.moved_boxes(parts[k], index, (shape[1], shape[2]), seed=self.seed, epoch=epoch)
         return [self._tensor(a) for a in parts]
 
-    def _augmented(self, images: Tensor, index: Tensor, key: Tensor | None, numbers: np.ndarray, epoch: int
-                   ) -> Tensor:
+    def _augmented(self, images: Tensor, index: Tensor, key: Tensor | None, numbers: np.ndarray, epoch: int,
+                   rows: np.ndarray | None = None) -> Tensor:
         return self.augment.applied(images, index, *self._constants_of(images.shape[3]), numbers, key, seed=self.seed,
-                                    epoch=epoch)
+                                    epoch=epoch, rows=rows)
 
     def _constants_of(self, channels: int) -> tuple[Tensor, Tensor]:
         """Returns mean and std, one number for each channel, on the device."""

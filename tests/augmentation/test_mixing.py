@@ -147,3 +147,13 @@ def test_losses_and_metrics_take_mixed_targets(loss: str) -> None:
     assert 0.5 < history["train_accuracy"][-1] <= 1
     if val:
         assert history["val_accuracy"][-1] > 0.8
+
+
+def test_rows_that_are_made_ahead_are_those_of_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "randaugment,jitter,flip"
+    whole = joined(epoch_of(text, 7))
+    for ahead in (1, 8, 14, 1000):
+        monkeypatch.setattr("alpha.data.augment.AHEAD", ahead)
+        assert all(np.array_equal(a, b) for a, b in zip(joined(epoch_of(text, 7)), whole))
+    streamed = DataLoader(Items(), 7, shuffle=True, seed=3, augment=text, mean=MEAN, std=STD).batches(4)
+    assert all(np.array_equal(x.numpy(), whole[0][7 * k:7 * k + 7]) for k, (x, _) in enumerate(streamed))

@@ -21,6 +21,10 @@ struct Alone {
   int count() const { return 1; }
   void sync() const {}
   void add(int* p) const { ++*p; }
+  template <class Size, class F> void pixels(const Size& size, F f) const {
+    for (int line = 0, i = 0; line < size.height; line++)
+      for (int column = 0; column < size.width; column++, i++) f(line, column, i);
+  }
 };
 
 constexpr int64_t ALONE_BELOW = 16384;

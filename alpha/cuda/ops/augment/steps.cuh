@@ -4,8 +4,8 @@
 // Layout:   an image (H, W, C), uint8; a row of WIDTH ints for each step: its code, then what its function reads.
 // Bits:     all arithmetic is of integers, so that every device has the same: fractions have 16 bits, where a name says
 //           so. Quotients and shifts round down, of negative numbers too, where nothing else is written.
-// Threads:  of a Team: those of a block on a GPU, one on the CPU. Between two steps, which read and write different
-//           images, all wait.
+// Threads:  of a Team: those of a block on a GPU, one on the CPU. team.pixels(size, f) calls f(line, column, pixel) for the
+//           pixels of a thread. Between two steps, which read and write different images, all wait.
 #pragma once
 
 namespace steps {
@@ -55,8 +55,7 @@ STEP u8 filled(int fill, const u8* colour, int c) { return fill == MEAN ? colour
 template <class Team> STEP void move(Team team, Size size, const int* row, const u8* colour, const u8* x, u8* y) {
   const int flags = row[7], fill = row[8], left = row[9], top = row[10], right = row[11], bottom = row[12];
   const int channels = size.channels;
-  for (int i = team.first(); i < size.height * size.width; i += team.count()) {
-    const i64 column = i % size.width, line = i / size.width;
+  team.pixels(size, [&](i64 line, i64 column, int i) INLINED {
     i64 across = row[1] * column + row[2] * line + row[3], down = row[4] * column + row[5] * line + row[6];
     if (flags & CLAMPED) {
       across = within(across, left * ONE, (right - 1) * ONE);
@@ -82,7 +81,7 @@ template <class Team> STEP void move(Team team, Size size, const int* row, const
       const unsigned upper = a * (4096 - u) + b * u, lower = d * (4096 - u) + e * u;
       y[i * channels + c] = static_cast<u8>((upper * (4096 - v) + lower * v + (1u << 23)) >> 24);
     }
-  }
+  });
 }
 
 // ---- each level becomes another one, the same in the whole image or in a channel of it
@@ -198,22 +197,25 @@ template <class Team> STEP void recolour(Team team, Size size, const int* row, c
 // The row: factor with 16 bits of fraction. Pixels at the border stay.
 template <class Team> STEP void sharpen(Team team, Size size, const int* row, const u8* x, u8* y) {
   const i64 factor = row[1];
-  const int line = size.width * size.channels, by = size.channels;
-  for (int i = team.first(); i < size.height * line; i += team.count()) {
-    const int r = i / line, column = i % line / by;
-    if (r == 0 || r == size.height - 1 || column == 0 || column == size.width - 1) {
-      y[i] = x[i];
-      continue;
+  const int by = size.channels, next = size.width * by;
+  team.pixels(size, [&](int line, int column, int pixel) INLINED {
+    const bool border = line == 0 || line == size.height - 1 || column == 0 || column == size.width - 1;
+    for (int i = pixel * by; i < pixel * by + by; i++) {
+      if (border) {
+        y[i] = x[i];
+        continue;
+      }
+      int sum = 4 * x[i];
+      for (int up = -next; up <= next; up += next) sum += x[i + up - by] + x[i + up] + x[i + up + by];
+      const int smooth = (2 * sum + 13) / 26;  // of 13, to the nearest
+      y[i] = byte((factor * x[i] + (ONE - factor) * smooth) >> 16);
     }
-    int sum = 4 * x[i];
-    for (int up = -line; up <= line; up += line) sum += x[i + up - by] + x[i + up] + x[i + up + by];
-    const int smooth = (2 * sum + 13) / 26;  // of 13, to the nearest
-    y[i] = byte((factor * x[i] + (ONE - factor) * smooth) >> 16);
-  }
+  });
 }
 
 // A place outside of an axis is that inside which it mirrors; the axis may be shorter than the way.
 STEP int mirrored(int i, int n) {
+  if (0 <= i && i < n) return i;
   if (n == 1) return 0;
   const int period = 2 * (n - 1);
   i = i < 0 ? -i % period : i % period;
@@ -222,36 +224,37 @@ STEP int mirrored(int i, int n) {
 
 // The row: radius; then the weights of the pixel and of those 1, 2, ... away, with 16 bits of fraction, ONE in all.
 template <class Team> STEP void blur(Team team, Size size, const int* row, const u8* x, u16* wide, u8* y) {
-  const int radius = row[1], line = size.width * size.channels, by = size.channels;
+  const int radius = row[1], by = size.channels, next = size.width * by;
   const int* weights = row + 2;
-  for (int i = team.first(); i < size.height * line; i += team.count()) {
-    const int r = i / line, column = i % line / by, c = i % by;
-    const u8* p = x + static_cast<i64>(r) * line + c;
-    unsigned sum = static_cast<unsigned>(weights[0]) * x[i];
-    for (int k = 1; k <= radius; k++)
-      sum += static_cast<unsigned>(weights[k]) *
-             (p[mirrored(column - k, size.width) * by] + p[mirrored(column + k, size.width) * by]);
-    wide[i] = static_cast<u16>((sum + 128) >> 8);  // 8 bits of fraction
-  }
+  team.pixels(size, [&](int line, int column, int pixel) INLINED {
+    const u8* p = x + line * next;
+    for (int c = 0; c < by; c++) {
+      unsigned sum = static_cast<unsigned>(weights[0]) * p[column * by + c];
+      for (int k = 1; k <= radius; k++)
+        sum += static_cast<unsigned>(weights[k]) *
+               (p[mirrored(column - k, size.width) * by + c] + p[mirrored(column + k, size.width) * by + c]);
+      wide[pixel * by + c] = static_cast<u16>((sum + 128) >> 8);  // 8 bits of fraction
+    }
+  });
   team.sync();
-  for (int i = team.first(); i < size.height * line; i += team.count()) {
-    const int r = i / line, at = i % line;
-    i64 sum = static_cast<i64>(weights[0]) * wide[i];
-    for (int k = 1; k <= radius; k++)
-      sum += static_cast<i64>(weights[k]) * (wide[mirrored(r - k, size.height) * line + at] +
-                                             wide[mirrored(r + k, size.height) * line + at]);
-    y[i] = byte((sum + (1 << 23)) >> 24);
-  }
+  team.pixels(size, [&](int line, int column, int pixel) INLINED {
+    for (int at = column * by; at < column * by + by; at++) {
+      i64 sum = static_cast<i64>(weights[0]) * wide[line * next + at];
+      for (int k = 1; k <= radius; k++)
+        sum += static_cast<i64>(weights[k]) * (wide[mirrored(line - k, size.height) * next + at] +
+                                               wide[mirrored(line + k, size.height) * next + at]);
+      y[line * next + at] = byte((sum + (1 << 23)) >> 24);
+    }
+  });
 }
 
 // The row: top, left, bottom, right, fill, word of the noise.
 template <class Team> STEP void erase(Team team, Size size, const int* row, const u8* colour, const u8* x, u8* y) {
-  const int line = size.width * size.channels;
-  for (int i = team.first(); i < size.height * line; i += team.count()) {
-    const int r = i / line, column = i % line / size.channels, c = i % size.channels;
-    const bool erased = row[1] <= r && r < row[3] && row[2] <= column && column < row[4];
-    y[i] = !erased ? x[i] : row[5] == NOISE ? noise(static_cast<unsigned>(row[6]), i) : filled(row[5], colour, c);
-  }
+  team.pixels(size, [&](int line, int column, int pixel) INLINED {
+    const bool erased = row[1] <= line && line < row[3] && row[2] <= column && column < row[4];
+    for (int c = 0, i = pixel * size.channels; c < size.channels; c++, i++)
+      y[i] = !erased ? x[i] : row[5] == NOISE ? noise(static_cast<unsigned>(row[6]), i) : filled(row[5], colour, c);
+  });
 }
 
 template <class Team>

@@ -7,6 +7,7 @@
 #include "ptx.cuh"
 #include "storage.cuh"
 #define STEP INLINE
+#define INLINED
 #include "steps.cuh"
 
 constexpr int THREADS = 512;
@@ -16,6 +17,9 @@ struct Block {
   INLINE int count() const { return THREADS; }
   INLINE void sync() const { __syncthreads(); }
   INLINE void add(int *p) const { atomicAdd(p, 1); }
+  template <class Size, class F> INLINE void pixels(const Size &size, F f) const {
+    for (int i = first(); i < size.height * size.width; i += count()) f(i / size.width, i % size.width, i);
+  }
 };
 
 INLINE void transform(const unsigned char *images, const i64 *index, const int *rows, const float *mean,
