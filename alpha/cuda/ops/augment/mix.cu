@@ -1,7 +1,7 @@
 // What:     y[b] = s * x[b + 1] + (1 - s) * x[b]; s = inside the box of b one share, outside another one
 // Source:   mixup, arXiv 1710.09412; CutMix, arXiv 1905.04899
 // Layout:   x (B + 1, H, W, C), y (B, H, W, C), table (B, 6): outside, inside, top, left, bottom, right; float32.
-// Bits:     products and their sum are rounded by themselves, as on the host.
+// Requires: H*W*C below 2^31. Products and their sum are rounded by themselves, as on the host.
 // Threads:  gridDim.x images, gridDim.y blocks for each, an element per thread.
 // Measured: not by itself
 #include "ptx.cuh"
