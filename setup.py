@@ -10,8 +10,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "alpha" / "__init__.py").re
 
 EXTRAS = {
     "cuda": ["pycuda>=2024.1"],             # builds from source: needs the CUDA toolkit, its curand.h and a driver
-    "data": ["scikit-learn>=1.3"],          # the bundled handwritten digits
-    "download": ["torchvision>=0.16"],      # fetching CIFAR; it brings PyTorch with it
+    "data": ["scikit-learn>=1.3", "scipy>=1.7"],    # the bundled handwritten digits; files of MATLAB, for SVHN
     "images": ["pillow>=9.1"],              # folders of pictures
     "plot": ["matplotlib>=3.7"],
     "tensorboard": ["tensorboard>=2.14"],

@@ -17,7 +17,8 @@ import numpy as np
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Seed, Size
 
-STREAMS = {"default": 0, "dropout": 1, "permutation": 2, "augment": 3, "split": 4, "synthetic": 5, "sides": 6}
+STREAMS = {"default": 0, "dropout": 1, "permutation": 2, "augment": 3, "split": 4, "synthetic": 5, "sides": 6,
+           "steps": 7}
 
 CHUNK = 1 << 14  # blocks made at a time, so that the words stay in the cache over the ten rounds
 
@@ -34,7 +35,7 @@ def philox(blocks: np.ndarray, stream: int | np.ndarray, seed: int, last: int = 
         blocks: block numbers, uint64, shape (B,).
         stream: third counter word, below 2^32; a number or one per block.
         seed: the key, below 2^64.
-        last: fourth counter word, below 2^32; 0 in every stream of alpha.
+        last: fourth counter word, below 2^32; 0 in every stream of alpha but "steps".
     Returns:
         uint32 of shape (B, 4).
     """

@@ -1,9 +1,10 @@
 """Data sets and the validation split: their shapes, their determinism, and what is refused."""
 
 import gzip
+import hashlib
 import sys
 import types
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpha.cpu.augment import normalized
+from alpha.data.public import archives, idx
 from alpha.data.sets import Dataset, register_dataset, split, stratified
 from alpha.errors import ConfigError, DataError
+from tests.augmentation.pictures import torchvision_functional
 from tests.cifar_files import FILES, check_read, write_archive, write_folder
+from tests.data_files import serving
 from train import cifar
-from train.data import CIFAR10_STATISTICS, _digits_table, load
+from train.data import CIFAR10_STATISTICS, CIFAR_URLS, _digits_table, load
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 
@@ -70,10 +74,7 @@ def test_a_name_is_registered_once():
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(DataError, match=r"needs torchvision[\s\S]*help: pip install \"\.\[download\]\""):
-        load("cifar10")
     with pytest.raises(DataError, match=r"scikit-learn, which is not installed[\s\S]*help: pip install \"\.\[data\]\""):
         load("digits")
 
@@ -104,50 +105,48 @@ def test_digits_are_those_of_scikit_learn():
     assert (table[:, :-1] == pixels).all() and (table[:, -1] == labels).all()
 
 
-def fake_torchvision(monkeypatch, download_url, filename):
-    source = types.SimpleNamespace(url="https://host/x.tar.gz", filename=filename, tgz_md5="m")
-    utils = types.SimpleNamespace(download_url=download_url)
-    sets = types.SimpleNamespace(CIFAR10=source, CIFAR100=source, utils=utils)
-    monkeypatch.setitem(sys.modules, "torchvision", types.SimpleNamespace(datasets=sets))
-
-
 @pytest.mark.torch
-def test_torchvision_has_what_the_download_needs():
-    try:
-        from torchvision import datasets
-    except (ImportError, RuntimeError, OSError) as error:
-        pytest.skip(f"torchvision does not start: {error}")
-    assert callable(datasets.utils.download_url)
+def test_addresses_and_digests_are_those_that_torchvision_knows():
+    torchvision_functional()
+    from torchvision import datasets
     for source, name in ((datasets.CIFAR10, "cifar10"), (datasets.CIFAR100, "cifar100")):
         form = cifar.FORMS[name][0]
-        assert source.filename == form.archive and source.url.endswith(form.archive) and len(source.tgz_md5) == 32
+        assert source.filename == form.archive and source.url == CIFAR_URLS[0] + form.archive
         assert [md5 for _, md5 in source.train_list + source.test_list] == list(form.digests)
+    for source, name in ((datasets.MNIST, "mnist"), (datasets.FashionMNIST, "fashion_mnist"),
+                         (datasets.KMNIST, "kmnist")):
+        assert set(source.mirrors) <= set(idx.SETS[name].urls)
+        assert source.resources == [(f"{part}.gz", md5) for part, md5 in zip(idx.PARTS, idx.SETS[name].digests)]
+    assert idx.EMNIST_FILE.urls == (datasets.EMNIST.url,) and idx.EMNIST_FILE.digest == datasets.EMNIST.md5
+    assert (datasets.STL10.url, datasets.STL10.tgz_md5) == (archives.STL10_FILE.urls[0], archives.STL10_FILE.digest)
+    assert [tuple(datasets.SVHN.split_list[k]) for k in ("train", "test")] == [
+        (file.urls[0], file.name, file.digest) for file in archives.SVHN]
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_download(tmp_path, monkeypatch, capsys, name):
-    """torchvision fetches and checks the archive; it neither extracts nor unpickles it."""
-    form, calls = cifar.FORMS[name][0], []
-
-    def download_url(url, root, filename, md5):
-        calls.append((url, md5))
-        Path(root).mkdir()
-        write_archive(Path(root) / filename, FILES[form.archive])
-    fake_torchvision(monkeypatch, download_url, form.archive)
-    monkeypatch.chdir(tmp_path)
-    check_read(load(name), name, form)
-    check_read(load(name), name, form)
-    assert calls == [("https://host/x.tar.gz", "m")]  # the second time it was there
-    assert "downloading https://host/x.tar.gz to data/" in capsys.readouterr().err
+    """The archive is fetched and checked, and read where it lies."""
+    form = cifar.FORMS[name][0]
+    write_archive(tmp_path / form.archive, FILES[form.archive])
+    blob = (tmp_path / form.archive).read_bytes()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setitem(cifar.FORMS, name, (replace(form, sha256=hashlib.sha256(blob).hexdigest()),
+                                            *cifar.FORMS[name][1:]))
+    with serving({f"/kriz/{form.archive}": blob}) as server:
+        monkeypatch.setattr("train.data.CIFAR_URLS", (f"{server.url}/kriz/",))
+        check_read(load(name), name, form)
+        check_read(load(name), name, form)
+        assert len(server.asked) == 1   # the second time it was there
+        assert f"downloading {server.url}/kriz/{form.archive} to data/" in capsys.readouterr().err
 
 
 def test_a_failed_download_says_what_else_to_do(tmp_path, monkeypatch):
-    def download_url(*args):
-        raise OSError("no route to host")
-    fake_torchvision(monkeypatch, download_url, "x")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"no route to host[\s\S]*--dataset digits"):
-        load("cifar10")
+    with serving({}) as server:
+        monkeypatch.setattr("train.data.CIFAR_URLS", (f"{server.url}/",))
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(DataError, match=r"could not be downloaded: [\s\S]*Not Found[\s\S]*--dataset digits"):
+            load("cifar10")
 
 
 def small(**changes):

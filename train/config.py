@@ -24,16 +24,17 @@ from alpha import config as settings
 from alpha.core.inputs.registry import did_you_mean
 from alpha.core.precision import MODES
 from alpha.data import Augment
+from alpha.data.augment import DEFAULT_SIZES
+from alpha.data.augmentations import AUGMENTATIONS
 from alpha.errors import ConfigError, message
 from alpha.ops.algorithms.names import CONV_NAMES
 from alpha.start import STATUSES, Parser
 from alpha.training.registries import LOSSES, OPTIMIZERS, SCHEDULES
 from train.data import DATASETS
 from train.imports import import_all, imports_of
-from train.moot import refuse_without_effect
+from train.moot import VIEWS, refuse_without_effect
 
 PRECISIONS = tuple(MODES)
-TTA = ("none", "mirror", "shift", "mirror_shift")
 RECIPES = Path(__file__).parent / "recipes"
 RECOMPUTE = ("none", "cheap", "full", "auto")
 IMPORTED = "--import the file that registers it"
@@ -114,11 +115,13 @@ class Config:
                                             "steps, such as 0.5,0.75", Interval(0, 1, "()"))
     loss: str = setting("cross_entropy", "what is made small", LOSSES)
     label_smoothing: float = setting(0.0, "probability spread evenly over all classes", Interval(0, 1))
-    augment: str = setting(DATASETS["digits"].augment, "none, or some of crop,flip,altflip,cutout, each with an "
-                           "optional size as in crop=4 (default: by data set, "
+    augment: str = setting(DATASETS["digits"].augment, "none, or some of "
+                           + ",".join((*DEFAULT_SIZES, *AUGMENTATIONS)) + ", with settings as in crop=4 or "
+                           "randaugment(n=2,m=9); docs/augmentation.md (default: by data set, "
                            + ", ".join(f"{name} {entry.augment}" for name, entry in DATASETS.items()) + ")")
-    tta: str = setting("none", "what the final test averages the outputs of: the images, with mirror, with shift by a "
-                       "pixel to two sides, or with both", TTA)
+    tta: str = setting("none", "what the final test averages the outputs of: none, the images; mirror; shift, by a "
+                       "pixel to two sides; mirror_shift; or --tta-views draws of augmentations, named as by --augment")
+    tta_views: int = setting(8, "draws of the augmentations that --tta names", Interval(2, 1000, "[]"))
     ema: float = setting(0.0, "decay of the moving average of the weights, which is validated beside them and tested "
                          "at the end; 0 = off", Interval(0, 1))
     clip: float = setting(0.0, "largest norm of the whole gradient; 0 = off", Interval(0, LARGE, "[]"))
@@ -140,6 +143,8 @@ class Config:
             _refuse("model", self.model, "a registered model",
                     f"run --list-models to see all{did_you_mean(self.model, models.list())}, or {IMPORTED}")
         Augment.parse(self.augment)
+        if self.tta not in VIEWS and (found := Augment.parse(self.tta)).mixing:
+            _refuse("tta", self.tta, "augmentations of one image", f"leave {found.mixing[0].name} out")
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", self.device):
             _refuse("device", self.device, "auto, cpu, cuda or cuda:N", "write --device auto")
         if self.device == "cpu" and self.precision == "bf16":

@@ -1,4 +1,4 @@
-"""The data sets that come with the training program: CIFAR, handwritten digits, and made-up images.
+"""The data sets that come with the training program: CIFAR, handwritten digits, made-up images; others are alpha's.
 
     data = load("digits")
 
@@ -7,43 +7,26 @@ One of your own is a function with @register_dataset in a file that --import nam
 
 from __future__ import annotations
 
-import sys
 from errno import ENAMETOOLONG
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from alpha.core.inputs.registry import did_you_mean
-from alpha.data.sets import DATASETS, Dataset, read_dataset, register_dataset, statistics, stratified
+from alpha.data import public
+from alpha.data.public.fetch import DOWNLOAD_DIR, File, fetch
+from alpha.data.sets import DATASETS, Dataset, load, register_dataset, statistics, stratified
 from alpha.errors import DataError, message
 from alpha.random import STREAMS, random_bits
 from train import cifar
 
-DOWNLOAD_DIR = Path("data")  # where downloads go, and where they are looked for without --data-dir
+__all__ = ["DATASETS", "load", "public"]
+
+CIFAR_URLS = ("https://www.cs.toronto.edu/~kriz/",)
 
 # Mean and standard deviation over all training pixels of each channel, in units of 255.
 CIFAR10_STATISTICS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR100_STATISTICS = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-
-
-def load(name: str, data_dir: str | Path | None = None, download: bool = True, seed: int = 0) -> Dataset:
-    """Reads a data set into memory.
-
-    Args:
-        name: a key of DATASETS: cifar10, cifar100, digits, synthetic.
-        data_dir: for CIFAR, the python or binary archive (.tar.gz), its extracted folder, or a folder that holds
-            either. Without it ./data is searched. Data sets that read no files do not look at it; the command line
-            refuses --data-dir for them.
-        download: whether CIFAR may be downloaded to ./data if it is not there and data_dir is None.
-        seed: of the synthetic images; nothing else depends on it.
-    Raises:
-        DataError: if the name is unknown, a package is missing, or the files are missing, damaged or hostile.
-    """
-    if name not in DATASETS:
-        raise DataError(message("load", f"there is no data set {name!r}{did_you_mean(name, DATASETS)}",
-                                f"choose one of {', '.join(DATASETS)}, or --import the file that registers it"))
-    return read_dataset(name, None if data_dir is None else Path(data_dir), download, seed)
 
 
 def _cifar(name: str, data_dir: Path | None, download: bool) -> Dataset:
@@ -74,22 +57,8 @@ def _find_cifar(name: str, data_dir: Path | None, download: bool) -> Path:
 
 
 def _download(name: str) -> Path:
-    try:
-        import torchvision
-    except (ImportError, RuntimeError, OSError) as error:  # one built for another torch fails with any of these
-        raise DataError(message(name, "downloading it needs torchvision, which is not installed or does not start",
-                                f'pip install ".[download]", or fetch {cifar.FORMS[name][0].archive} by hand and '
-                                "pass --data-dir",
-                                error=error)) from error
-    source = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}[name]
-    print(f"downloading {source.url} to {DOWNLOAD_DIR}/", file=sys.stderr)
-    try:  # the archive alone, with torchvision's checksum: it is neither extracted nor unpickled by torchvision
-        torchvision.datasets.utils.download_url(source.url, str(DOWNLOAD_DIR), source.filename, source.tgz_md5)
-    except (OSError, RuntimeError, EOFError) as error:
-        raise DataError(message(name, f"the download failed: {error}",
-                                f"try again; or fetch {source.url} by hand and pass --data-dir; or train on --dataset "
-                                "digits, which needs no network")) from error
-    return DOWNLOAD_DIR / source.filename
+    form = cifar.FORMS[name][0]
+    return fetch(name, File(form.archive, tuple(url + form.archive for url in CIFAR_URLS), form.sha256), DOWNLOAD_DIR)
 
 
 @register_dataset(augment="crop,flip")

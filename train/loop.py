@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from train.data import load
 from train.interrupt import Interrupted, StopRequest
 from train.lock import OutputLock
 from train.meanwhile import Meanwhile
+from train.moot import VIEWS
 from train.session import BEST, LAST, Session, find_for, resolve_device
 from train.watching import watching
 
@@ -55,7 +56,8 @@ class Evaluation:
 
 
 def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dataset, *, batch_size: int, device: str,
-             loss: Loss = cross_entropy, tta: str = "none", check: Callable[[], None] = lambda: None) -> Evaluation:
+             loss: Loss = cross_entropy, tta: str = "none", tta_views: int = 8,
+             check: Callable[[], None] = lambda: None) -> Evaluation:
     """Runs a model in inference mode over images, and gives each of its modules its own mode back.
 
     Args:
@@ -63,20 +65,35 @@ def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dat
         data: the data set they are from: its normalisation and its classes.
         loss: that of the run.
         batch_size: images per call of the model; the accuracy does not depend on it.
-        tta: which views of an image the outputs are averaged over: see `views`.
+        tta, tta_views: which views of an image the outputs are averaged over: see `batches_of_views`.
         check: called before every batch; what it raises ends the evaluation.
     """
     confusion = np.zeros((len(data.classes), len(data.classes)), np.int64)
     loss_sum, predicted, confidence = 0.0, [], []
     with evaluating(model), alpha.no_grad():
-        for x, y in Images(images, labels, data, device).batches(batch_size, shuffle=False):
+        for seen, y in batches_of_views(Images(images, labels, data, device), batch_size, tta, tta_views):
             check()
-            logits = averaged(model, views(x, tta))
+            logits = averaged(model, seen)
             loss_sum += loss(logits, y).item() * len(y)
             predicted.append(ops.argmax(logits, axis=1).numpy())
             confidence.append(ops.max(ops.softmax(logits.astype("float32"), axis=1), axis=1).numpy())
             np.add.at(confusion, (y.numpy(), predicted[-1]), 1)
     return Evaluation(loss_sum / len(labels), confusion, np.concatenate(predicted), np.concatenate(confidence))
+
+
+def batches_of_views(images: Images, batch_size: int, tta: str, count: int) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Yields several views of each batch, and its labels: those of `views`, or draws of augmentations.
+
+    Args:
+        tta: a name of `views`, or augmentations as --augment names them; draw k is that of epoch k of seed 0.
+        count: draws of augmentations.
+    """
+    if tta in VIEWS:
+        yield from ((views(x, tta), y) for x, y in images.batches(batch_size, shuffle=False))
+        return
+    draws = [images.batches(batch_size, shuffle=False, epoch=k, augment=Augment.parse(tta)) for k in range(count)]
+    for batches in zip(*draws):
+        yield [x for x, _ in batches], batches[0][1]
 
 
 def views(x: Tensor, tta: str) -> list[Tensor]:
@@ -190,7 +207,7 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
 def evaluate_on_test(session: Session, data: Dataset, check: Callable[[], None] = lambda: None) -> Evaluation:
     """Evaluates the model as it is on the test images."""
     return evaluate(session.model, data.test_images, data.test_labels, data, loss=session.plain_loss,
-                    tta=session.config.tta,
+                    tta=session.config.tta, tta_views=session.config.tta_views,
                     batch_size=session.config.batch_size, device=session.config.device, check=check)
 
 

@@ -21,6 +21,7 @@ TAKEN_BY: dict[str, tuple[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("gamma", "step_size", "milestones"), ("schedule", lambda name: SCHEDULES[name])),
     "data_dir": ("dataset", lambda name: DATASETS[name].read),
 }
+VIEWS = ("none", "mirror", "shift", "mirror_shift")     # of --tta, whose number is fixed
 OF_TRAINING = ("profile", "tensorboard", "runs")    # what only a run that trains heeds
 
 
@@ -28,6 +29,7 @@ def without_effect(config: Config) -> dict[str, str]:
     """Returns the settings that have no effect, and for each the other setting that makes it so."""
     found = {name: other for name, (other, function) in TAKEN_BY.items()
              if name not in parameters_of(function(getattr(config, other)))}
+    found |= {"tta_views": "tta"} if config.tta in VIEWS else {}
     return found | (dict.fromkeys(OF_TRAINING, "evaluate") if config.evaluate else {})
 
 

@@ -69,6 +69,7 @@ SIGNATURES = {
     "avg_pool_fwd": "p pp i", "avg_pool_bwd": "p pp i",
     "cross_entropy_fwd": "pp pp ll dl -> l", "cross_entropy_bwd": "pl ppp p ll ddl -> l",
     "copy_box": "ppp i", "concat_rows": "pp l p l", "mix_rows": "ppppp lllll",
+    "augment_images": "ppp ppp p llll lil", "transform_images": "pppp p lllll", "mix_images": "ppp llll",
     "pointwise": "pp pppp p",
     "sum_of_squares": "ppl -> d",
     "sgd_step": "ppp pl ffff ii",

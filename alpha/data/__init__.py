@@ -7,11 +7,12 @@ from alpha.data.folder import ImageFolder
 from alpha.data.images import Images, steps_per_epoch
 from alpha.data.loader import DataLoader
 from alpha.data.parts import ConcatDataset, Subset, TensorDataset, random_split
-from alpha.data.sets import Dataset, register_dataset, split
+from alpha.data.sets import Dataset, load, register_dataset, split
+from alpha.data.tables import ImageTable
 from alpha.interop import twins
 
-__all__ = ["Augment", "ConcatDataset", "DataLoader", "Dataset", "ImageFolder", "Images", "Subset", "TensorDataset",
-           "random_split", "register_dataset", "split", "steps_per_epoch"]
+__all__ = ["Augment", "ConcatDataset", "DataLoader", "Dataset", "ImageFolder", "ImageTable", "Images", "Subset",
+           "TensorDataset", "load", "random_split", "register_dataset", "split", "steps_per_epoch"]
 
 
 def __getattr__(name: str) -> object:

@@ -9,7 +9,7 @@ import numpy as np
 
 from alpha.core.errors import ConfigError, DataError, message, shown
 from alpha.core.tensor import Tensor
-from alpha.data.augment import Augment
+from alpha.data.augment import Augment, check_channels
 from alpha.data.maps import fits
 
 Array = np.ndarray
@@ -37,6 +37,7 @@ class Forms:
         form = tuple([(a.dtype, a.shape[1:]) for a in arrays])
         if form not in self._maps:
             self._check_first(arrays[0])
+            self._check_steps(arrays)
             self._maps[form] = self._checked_maps(arrays[0], arrays[1:])
         return self._maps[form]
 
@@ -61,18 +62,42 @@ class Forms:
                     "DataLoader", f"{name}={_plain(value)} is outside of 0 to 1: images of 8 bits, 0 to 255, are "
                     f"scaled to 0 to 1 before {name} is applied", f"divide it by 255: {name}={_plain(value / 255)}"))
 
+    def _check_steps(self, arrays: Sequence[Array]) -> None:
+        first, mixing = arrays[0], self.augment.mixing
+        if is_bytes(first):
+            check_channels(self.augment, 1 if first.ndim == 3 else first.shape[3])
+        if mixing and not (len(arrays) == 2 and ((arrays[1].ndim == 1 and arrays[1].dtype.kind in "iu") or (
+                arrays[1].ndim == 2 and arrays[1].dtype.kind == "f"))):
+            raise DataError(message(
+                "DataLoader", f"{mixing[0].name} mixes images with their labels, and a batch has "
+                f"{', '.join(f'{a.dtype} {a.shape[1:]}' for a in arrays)} of each item", "give images with labels (N,) "
+                f"of whole numbers, or with probabilities (N, classes); or leave {mixing[0].name} out"))
+
+        k = self.augment.boxes
+        if not k:
+            return
+        if not self.augment.moves:
+            raise DataError(message("DataLoader", f"boxes={k}, and augment moves no pixels", "leave boxes out, or name "
+                                    "what moves: Augment(flip=True, boxes=1)"))
+        part = arrays[k] if k < len(arrays) else arrays[0]
+        if part is arrays[0] or part.ndim != 3 or part.shape[2] != 4 or part.dtype.kind not in "iuf":
+            raise DataError(message(
+                "DataLoader", f"boxes={k}, and a batch has {', '.join(f'{a.dtype} {a.shape[1:]}' for a in arrays)} of "
+                "each item", "name the part that has left, top, right and bottom of K boxes, shape (K, 4)"))
+
     def _checked_maps(self, images: Array, rest: Sequence[Array]) -> tuple[int, ...]:
         choices, found = self.augment, []
-        if not (choices.crop or choices.flip or choices.altflip):
+        if not choices.moves:
             return ()
         for k, part in enumerate(rest, 1):
-            if part.ndim < 3:
+            if part.ndim < 3 or k == choices.boxes:
                 continue
             if part.shape[1:3] != images.shape[1:3]:
                 raise DataError(message(
                     "DataLoader", f"augment moves images of {images.shape[1:3]}, and part {k} of shape "
                     f"{part.shape[1:]} would stay as it is", "give maps (H, W) or (H, W, C) of the images' height and "
-                    "width; or augment in __getitem__; or flatten a part that has no place in the image"))
+                    "width; or boxes, and their number: Augment(flip=True, boxes=1); or flatten a part that has no "
+                    "place in the image"))
             _check_fill(choices, part, k)
             found.append(k)
         if choices.mask_fill is not None and not found:
@@ -83,15 +108,18 @@ class Forms:
 
 
 def _check_fill(choices: Augment, part: Array, k: int) -> None:
-    if not choices.crop:
+    if not choices.opens:
         return
     advice = "-100), the label that cross_entropy leaves out" if part.dtype.kind in "iu" else "0)"
-    text = f"Augment(crop={choices.crop}{', flip=True' if choices.flip else ''}, mask_fill="
+    given = [*([f"crop={choices.crop}"] if choices.crop else []), *(["flip=True"] if choices.flip else []),
+             *(['steps="' + ",".join(map(str, choices.steps)) + '"'] if choices.steps else [])]
+    opens = f"crop={choices.crop}" if choices.crop else next(step.name for step in choices.steps if step.opens)
+    text = f"Augment({', '.join(given)}, mask_fill="
     if choices.mask_fill is None:
         raise DataError(message(
-            "DataLoader", f"crop={choices.crop} lets pixels from outside into part {k}, a map of "
+            "DataLoader", f"{opens} lets pixels from outside into part {k}, a map of "
             f"{part.dtype} {part.shape[1:]}, and their value is not known",
-            f"pass augment={text}{advice}, or leave crop out"))
+            f"pass augment={text}{advice}, or leave {opens.partition('=')[0]} out"))
     if not fits(choices.mask_fill, part.dtype):
         raise DataError(message("DataLoader", f"mask_fill={choices.mask_fill}, and part {k} is a map of {part.dtype}",
                                 f"pass augment={text}{'True' if part.dtype.kind == 'b' else '-100'})"))

@@ -16,7 +16,7 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Count, Size
 from alpha.core.names import DEVICES, DTYPES
 from alpha.core.tensor import Tensor, tensor
-from alpha.data.augment import Augment
+from alpha.data.augment import Augment, check_channels
 from alpha.data.sets import Dataset
 from alpha.random import permutation
 
@@ -29,10 +29,13 @@ def steps_per_epoch(count: Size, batch_size: Count, drop_last: bool = False) -> 
     return count // batch_size if drop_last else -(-count // batch_size)
 
 
-def epoch_order(count: int, batch_size: int, seed: int, epoch: int, start_step: int, shuffle: bool, drop_last: bool
-                ) -> list[np.ndarray]:
+def epoch_order(count: int, batch_size: int, seed: int, epoch: int, start_step: int, shuffle: bool, drop_last: bool,
+                joined: bool = False) -> list[np.ndarray]:
     """Returns the numbers of the items of each batch of an epoch, from `start_step` on.
 
+    Args:
+        joined: whether the item before the first one of each batch stands in front of it; before all is the last item
+            of the epoch.
     Raises DataError if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
     """
     steps = steps_per_epoch(count, batch_size, drop_last) if batch_size > 0 else 0
@@ -44,7 +47,9 @@ def epoch_order(count: int, batch_size: int, seed: int, epoch: int, start_step: 
                                 "steps", "continue with the batch_size and the data set that the run was started "
                                 "with"))
     order = permutation(seed, epoch, count) if shuffle else np.arange(count)
-    return [order[step * batch_size : (step + 1) * batch_size] for step in range(start_step, steps)]
+    if joined:
+        order = np.concatenate([order[-1:], order])
+    return [order[step * batch_size : (step + 1) * batch_size + joined] for step in range(start_step, steps)]
 
 
 class Images:
@@ -70,7 +75,7 @@ class Images:
             raise DataError(message("images", f"labels are {shown(labels)}, int64 of shape (N,) is needed",
                                     "number the classes from 0; for masks use DataLoader((images, masks))",
                                     data=data.name))
-        self.labels, self.device = labels.astype(np.int64, copy=False), device
+        self.labels, self.device, self.data = labels.astype(np.int64, copy=False), device, data
         self.images, self.mean, self.std = (resident(a, device) for a in (images, data.mean, data.std))
 
     @checked
@@ -85,23 +90,30 @@ class Images:
             shuffle: False visits the images in order, for evaluation.
             drop_last: leaves out a last batch that is not full.
         Yields:
-            normalised images of shape (B, H, W, C), float32, and labels of shape (B,), int64.
+            normalised images of shape (B, H, W, C), float32, and labels of shape (B,), int64; where images are mixed,
+            the probabilities of the classes, (B, classes), float32.
         Raises:
             DataError: if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
-            ConfigError: if augment has a mask_fill.
+            ConfigError: if augment has a mask_fill; DataError: if it does not know images of so many channels.
         """
-        parts = epoch_order(len(self.labels), batch_size, seed, epoch, start_step, shuffle, drop_last)
         choices = augment or Augment()
+        parts = epoch_order(len(self.labels), batch_size, seed, epoch, start_step, shuffle, drop_last,
+                            joined=bool(choices.mixing))
+        check_channels(choices, self.images.shape[3])
         if choices.mask_fill is not None:
             raise ConfigError(message("batches", f"mask_fill={choices.mask_fill}, and there are labels and no masks",
                                       "leave mask_fill out, or use DataLoader((images, masks))"))
 
-        def batch(index: np.ndarray) -> Batch:
+        def batch(index: np.ndarray, rows: np.ndarray | None) -> Batch:
             x = choices.applied(self.images, tensor(index, device=self.device), self.mean, self.std, index, None,
-                                seed=seed, epoch=epoch)
+                                seed=seed, epoch=epoch, rows=rows)
+            if choices.mixing:
+                return choices.mixed(x, self.labels[index], index, choices.classes or len(self.data.classes), seed=seed,
+                                     epoch=epoch)
             return x, tensor(self.labels[index], device=self.device)
 
-        return (batch(index) for index in parts)
+        return (batch(index, rows) for index, rows in choices.rows_ahead(parts, self.images.shape[1:3], seed=seed,
+                                                                         epoch=epoch))
 
 
 def resident(a: np.ndarray, device: str) -> Tensor:

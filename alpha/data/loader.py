@@ -46,8 +46,9 @@ class DataLoader:
         shuffle: whether the order is random; else that of the data.
         drop_last: whether a last batch that is not full is left out.
         seed: of order, augmentation and `rng`; nothing else depends on it.
-        augment: of images of 8 bits: "crop=4,flip,cutout=8", an Augment, or None. A crop of images with masks needs
-            Augment(crop=4, mask_fill=-100), as it lets pixels from outside into both.
+        augment: of images of 8 bits: "crop=4,flip,randaugment", a list of such names, an Augment, or None. A crop of
+            images with masks needs Augment(crop=4, mask_fill=-100), as it lets pixels from outside into both. With
+            mixup or cutmix targets are probabilities of the classes, (B, classes), float32; docs/augmentation.md.
         mean, std: of each channel, a number stands for all; for images of 8 bits in units of 255, 0 to 1.
         transform: done to the sample of each item by the workers; it gets an array, and, if it has a parameter `rng`, a
             NumPy generator that depends on (seed, epoch, number of the item).
@@ -78,10 +79,7 @@ class DataLoader:
         self.data, self.count = _source(data)
         self.batch_size, self.shuffle, self.drop_last, self.seed, self.device = (batch_size, shuffle, drop_last, seed,
                                                                                 device)
-        self.augment = Augment.parse(augment) if isinstance(augment, str) else Augment() if augment is None else augment
-        if not isinstance(self.augment, Augment):
-            raise ConfigError(message("DataLoader", f"augment is {shown(augment)}, names or an Augment are needed",
-                                      'pass augment="crop=4,flip"'))
+        self.augment = Augment.of(augment, "DataLoader")
         if workers > MOST_WORKERS:
             raise ConfigError(message("DataLoader", f"workers={workers}, {MOST_WORKERS} are the most that it starts",
                                       f"pass the number of cores, workers={os.cpu_count() or 1}, or fewer"))
@@ -94,7 +92,9 @@ class DataLoader:
         if resident and workers:
             raise ConfigError(message("DataLoader", f"workers={workers}, and resident=True: images on the device leave "
                                       "workers nothing to do", "leave one of both out"))
-        self._forms = Forms(self.augment, mean, std)
+        self._forms, self._classes = Forms(self.augment, mean, std), 0
+        if self.augment.mixing:
+            self._classes = self.augment.classes or _classes_of(data)
         self.mean, self.std = self._forms.mean, self._forms.std
         self.epoch = 0
         epoch_order(self.count, batch_size, seed, 0, 0, False, drop_last)
@@ -131,9 +131,11 @@ class DataLoader:
     @checked
     def batches(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Yields the batches of an epoch from a step on, whatever was yielded before.  Raises DataError."""
-        parts = epoch_order(self.count, self.batch_size, self.seed, epoch, start_step, self.shuffle, self.drop_last)
+        parts = epoch_order(self.count, self.batch_size, self.seed, epoch, start_step, self.shuffle, self.drop_last,
+                            joined=bool(self.augment.mixing))
         if self._images is not None:
-            return (self._from_resident(epoch, index) for index in parts)
+            made_ahead = self.augment.rows_ahead(parts, self._images.shape[1:3], seed=self.seed, epoch=epoch)
+            return (self._from_resident(epoch, index, rows) for index, rows in made_ahead)
         made = self._streamed(epoch, parts)
         return made if get_backend(self.device).name == "cpu" else _one_ahead(made)
 
@@ -141,10 +143,13 @@ class DataLoader:
         """Ends the workers; they start again when a batch is asked for."""
         self._workers.close()
 
-    def _from_resident(self, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
+    def _from_resident(self, epoch: int, index: np.ndarray, rows: np.ndarray | None) -> tuple[Tensor, ...]:
         assert self._images is not None
-        x = self._augmented(self._images, tensor(index, device=self.device), None, index, epoch)
-        return x, *self._targets(epoch, index, [part[index] for part in self.data[1:]], self._forms.maps(self.data))
+        x = self._augmented(self._images, tensor(index, device=self.device), None, index, epoch, rows)
+        if self._classes:
+            return self._mixed(x, self.data[1][index], index, epoch)
+        return x, *self._targets(epoch, index, [part[index] for part in self.data[1:]], self._forms.maps(self.data),
+                                 self._images.shape)
 
     def _streamed(self, epoch: int, parts: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, ...]]:
         for index, arrays in zip(parts, self._workers.results([(epoch, index) for index in parts])):
@@ -161,19 +166,28 @@ class DataLoader:
             if self._forms.given and is_floats(first):
                 mean, std = self._constants_of(x.shape[3])
                 x = ((x.astype("float32") - mean) / std).astype(x.dtype)
-        return x, *self._targets(epoch, index, arrays[1:], maps)
+        if self._classes:
+            return self._mixed(x, arrays[1], index, epoch)
+        return x, *self._targets(epoch, index, arrays[1:], maps, first.shape)
 
-    def _targets(self, epoch: int, index: np.ndarray, rest: Sequence[np.ndarray], maps: Sequence[int]) -> list[Tensor]:
-        """Returns the parts behind the first one, some of them moved as their images are."""
+    def _mixed(self, x: Tensor, targets: np.ndarray, index: np.ndarray, epoch: int) -> tuple[Tensor, ...]:
+        return self.augment.mixed(x, in_dtype_of_batches(targets), index, self._classes, seed=self.seed, epoch=epoch)
+
+    def _targets(self, epoch: int, index: np.ndarray, rest: Sequence[np.ndarray], maps: Sequence[int],
+                 shape: tuple[int, ...]) -> list[Tensor]:
+        """Returns the parts behind the first one, some of them moved as the images of that shape are."""
         parts = [in_dtype_of_batches(a) for a in rest]
         for k in maps:
             parts[k - 1] = self.augment.moved(parts[k - 1], index, seed=self.seed, epoch=epoch)
+        if self.augment.boxes:
+            k = self.augment.boxes - 1
+            parts[k] = self.augment.moved_boxes(parts[k], index, (shape[1], shape[2]), seed=self.seed, epoch=epoch)
         return [self._tensor(a) for a in parts]
 
-    def _augmented(self, images: Tensor, index: Tensor, key: Tensor | None, numbers: np.ndarray, epoch: int
-                   ) -> Tensor:
+    def _augmented(self, images: Tensor, index: Tensor, key: Tensor | None, numbers: np.ndarray, epoch: int,
+                   rows: np.ndarray | None = None) -> Tensor:
         return self.augment.applied(images, index, *self._constants_of(images.shape[3]), numbers, key, seed=self.seed,
-                                    epoch=epoch)
+                                    epoch=epoch, rows=rows)
 
     def _constants_of(self, channels: int) -> tuple[Tensor, Tensor]:
         """Returns mean and std, one number for each channel, on the device."""
@@ -185,6 +199,20 @@ class DataLoader:
 
     def _tensor(self, a: np.ndarray) -> Tensor:
         return tensor(in_dtype_of_batches(a), device=self.device)
+
+
+def _classes_of(data: Any) -> int:
+    """Returns how many classes data has: of their names, or of the largest label.  Raises DataError."""
+    names = getattr(data, "classes", None)
+    if names is not None:
+        return len(names)
+    targets = np.asarray(data[1]) if isinstance(data, tuple) and len(data) == 2 else np.zeros(0)
+    if targets.ndim == 2 and targets.dtype.kind == "f":
+        return targets.shape[1]
+    if targets.ndim == 1 and targets.dtype.kind in "iu" and targets.size:
+        return int(targets.max()) + 1
+    raise DataError(message("DataLoader", "augment mixes images and their targets, and the number of classes is not "
+                            "known", 'write it: augment="mixup(classes=10)"', data=shown(data)))
 
 
 def _source(data: Any) -> tuple[Any, int]:

@@ -12,7 +12,7 @@ from alpha.ops.activation import (
     elu, gelu, gelu_tanh, hardswish, leaky_relu, log_softmax, relu, relu6, relu_grad, sigmoid, silu, softmax, softplus,
     tanh,
 )
-from alpha.ops.augment import augment_images
+from alpha.ops.augment import augment_images, mix_images, transform_images
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
 from alpha.ops.conv import (
     conv2d,
@@ -236,6 +236,7 @@ __all__ = [
     "min",
     "minimum",
     "mish",
+    "mix_images",
     "mm",
     "moveaxis",
     "mse_loss",
@@ -322,6 +323,7 @@ __all__ = [
     "to_device",
     "topk",
     "trace",
+    "transform_images",
     "transpose",
     "tril",
     "triplet_margin_loss",

@@ -146,6 +146,40 @@ def folder(f: Callable[..., Any], **given: Any) -> Any:
     return [np.asarray(f(".", **given)[k][0]) for k in range(2)]
 
 
+def listed(f: Callable[..., Any], **given: Any) -> Any:
+    """ImageTable of two pictures, one of them for the test."""
+    from PIL import Image
+    for place in (Path(), Path("other")):
+        place.mkdir(exist_ok=True)
+        for k in range(2):
+            Image.fromarray(IMAGES[k] // (2 if place.name else 1)).save(place / f"{k}.png")
+    Path("table.csv").write_text("path,label,split\n0.png,a,train\n1.png,b,test\n")
+    return [np.asarray(image) for image, _ in f("table.csv", **given)]
+
+
+def arrays(f: Callable[..., Any], **given: Any) -> Any:
+    """A data set of files of NumPy."""
+    for place, count in (("here", 8), ("there", 6)):
+        Path(place).mkdir(exist_ok=True)
+        for part in ("train", "test"):
+            np.save(f"{place}/{part}_images.npy", IMAGES[:count])
+            np.save(f"{place}/{part}_labels.npy", np.arange(count) % 2)
+    return np.asarray(f("arrays", **{"data_dir": "here", **given}).train_images)
+
+
+def without_network(f: Callable[..., Any], **given: Any) -> Any:
+    """What is said where no address has a file."""
+    from alpha.data.public import idx
+    kept = idx.SETS["mnist"]
+    idx.SETS["mnist"] = kept._replace(urls=("http://127.0.0.1:9/",))
+    try:
+        f("mnist", **given)
+    except AlphaError as error:
+        return str(error)
+    finally:
+        idx.SETS["mnist"] = kept
+
+
 def registered(f: Callable[..., Any], **given: Any) -> Any:
     """A data set's default augmentation, or an optimizer's learning rate."""
     from alpha.data.sets import DATASETS
@@ -213,6 +247,8 @@ CALLS: dict[str, list[Call]] = {
     "training.fit": [fitted, lambda f, **given: fitted(f, optimizer="adam", **given),
                      lambda f, **given: fitted(f, val_data=(IMAGES, LABELS), **given)],
     "training.Trainer": [trained],
+    "data.ImageTable": [listed],
+    "data.load": [arrays, lambda f, **given: f("synthetic", **given).train_images[:9].copy(), without_network],
     "data.ImageFolder": [folder], "data.register_dataset": [registered], "training.register_optimizer": [registered],
     "training.TensorBoard": [tensorboard], "Trainer.evaluate": [evaluated],
     "Trainer.train_epoch": [lambda f, **given: f(a_run(), data.DataLoader((IMAGES, LABELS), 4).batches(0), **given)],
@@ -235,10 +271,13 @@ VALUES: dict[str, list[Any]] = {
     "fit.clip": [0.01], "fit.ema": [0.5], "Trainer.max_steps": [1], "Trainer.clip": [0.01], "Trainer.ema": [0.5],
     "Trainer.scaler": [True], "Trainer.run.callbacks": [[Told()]], "save.metadata": [{"a": "b"}],
     "save_torch.levels": ["conv_1"], "to_torch_state_dict.levels": ["conv_1"], "summary.zeros": [True],
-    "ImageFolder.size": [4], "register_dataset.augment": ["flip"], "register_optimizer.lr": [0.5],
+    "ImageFolder.size": [4], "ImageTable.size": [4], "ImageTable.root": ["other"], "ImageTable.split": ["train"],
+    "load.data_dir": ["there"], "load.download": [False], "load.seed": [3],
+    "register_dataset.augment": ["flip"], "register_optimizer.lr": [0.5],
     "TensorBoard.every": [4], "Trainer.evaluate.loss": [ops.mse_loss], "Trainer.train_epoch.callbacks": [[Told()]],
     "summary.batch_size": [3], "create.num_classes": [7], "DataLoader.drop_last": [True], "Augment.crop": [2],
-    "Augment.cutout": [3], "Augment.mask_fill": [7], "fit.batch_size": [5], "fit.seed": [3], "fit.drop_last": [True],
+    "Augment.cutout": [3], "Augment.mask_fill": [7],
+    "Augment.steps": ["grey=1"], "Augment.boxes": [1], "fit.batch_size": [5], "fit.seed": [3], "fit.drop_last": [True],
     "History.ema": [object()], "make_row.averaged": [{"loss": 0.5}], "Trainer.make_row.averaged": [{"loss": 0.5}],
     "Plateau.column": ["train_loss", "val_accuracy"],
 }
