@@ -19,11 +19,10 @@ from alpha.nn.module import evaluating
 from alpha.tensor import Tensor
 from alpha.training import Callback, Trainer
 from alpha.training.registries import Loss, cross_entropy
-from train import report
+from train import ranks, report
 from train.config import Config
 from train.data import load
 from train.interrupt import Interrupted, StopRequest
-from train.lock import OutputLock
 from train.meanwhile import Meanwhile
 from train.session import BEST, LAST, Session, find_for, resolve_device
 from train.watching import watching
@@ -67,17 +66,22 @@ def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dat
         tta: which views of an image the outputs are averaged over: see `views`.
         check: called before every batch; what it raises ends the evaluation.
     """
-    confusion = np.zeros((len(data.classes), len(data.classes)), np.int64)
-    loss_sum, predicted, confidence = 0.0, [], []
+    source, order = Images(images, labels, data, device), np.arange(len(labels))
+    found: list[ranks.Evaluated] = []
     with evaluating(model), alpha.no_grad():
-        for x, y in Images(images, labels, data, device).batches(batch_size, shuffle=False):
+        for first in ranks.own(range(0, len(labels), batch_size)):
             check()
-            logits = averaged(model, views(x, tta))
-            loss_sum += loss(logits, y).item() * len(y)
-            predicted.append(ops.argmax(logits, axis=1).numpy())
-            confidence.append(ops.max(ops.softmax(logits.astype("float32"), axis=1), axis=1).numpy())
-            np.add.at(confusion, (y.numpy(), predicted[-1]), 1)
-    return Evaluation(loss_sum / len(labels), confusion, np.concatenate(predicted), np.concatenate(confidence))
+            if first is not None:
+                x, y = source.batch(order[first:first + batch_size])
+                logits = averaged(model, views(x, tta))
+                found.append((loss(logits, y).item() * len(y), ops.argmax(logits, axis=1).numpy(),
+                              ops.max(ops.softmax(logits.astype("float32"), axis=1), axis=1).numpy()))
+    found = ranks.all_of(found)
+    predicted = np.concatenate([p for _, p, _ in found])
+    confusion = np.zeros((len(data.classes), len(data.classes)), np.int64)
+    np.add.at(confusion, (source.labels, predicted), 1)
+    return Evaluation(sum(value for value, _, _ in found) / len(labels), confusion, predicted,
+                      np.concatenate([c for _, _, c in found]))
 
 
 def views(x: Tensor, tta: str) -> list[Tensor]:
@@ -112,7 +116,7 @@ class Shell(Callback):
         self.session, self.request = session, stop
 
     def on_step(self, run: Trainer, loss: Tensor) -> None:
-        if self.request.signum:
+        if self.request.asked():
             run.stop()
 
     def on_epoch(self, run: Trainer, row: report.Row) -> None:
@@ -140,9 +144,8 @@ def fit(session: Session, split: Split, data: Dataset, stop: StopRequest, callba
         return None if found is None else {"loss": found.loss, "accuracy": found.accuracy}
 
     try:
-        session.run(lambda epoch, step: images.batches(config.batch_size, seed=config.seed, epoch=epoch,
-                                                       start_step=step, augment=augment, drop_last=config.drop_last),
-                    validated, [Shell(session, stop), *callbacks])
+        session.run(lambda epoch, step: session.batches(images, augment, epoch, step), validated,
+                    [Shell(session, stop), *callbacks])
     except Interrupted as interrupted:
         session.save(LAST)
         print(f"{interrupted} after step {state.step}: saved {session.output / LAST}; --resume auto continues",
@@ -202,7 +205,7 @@ def run(config: Config) -> float:
     """
     config = resolve_device(config)
     output = report.prepare(config.output)
-    with OutputLock(output), watching(config, output) as callbacks:
+    with ranks.lock(output), watching(config, output) as callbacks:
         report.remove_leftovers(output)
         return _run(config, output, callbacks)
 
@@ -226,7 +229,7 @@ def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
     found = None if config.resume is None else find_for(config)
     data = loaded(config)
     split = split_off(data, config.val_size, config.seed)
-    session = Session(config, len(data.classes), len(split.train_labels))
+    session = ranks.session_of(config, data, len(split.train_labels))
     init_from_data(session.model, split, data, config.device)
     session.start(found)
     report.write_config(output, config)
@@ -235,7 +238,7 @@ def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
           f"{ON_THE_CPU.get(config.precision, '') if config.device == 'cpu' else ''}; {config.dataset}: "
           f"{len(split.train_labels)} images to train, {len(split.val_labels)} to validate, {len(data.test_labels)} to "
           "test", flush=True)
-    with StopRequest() as stop, alpha.config(precision=config.precision, conv_algorithm=config.algorithm,
+    with ranks.stop_request() as stop, alpha.config(precision=config.precision, conv_algorithm=config.algorithm,
                                              recompute=config.recompute):
         fit(session, split, data, stop, callbacks)
         return final_test(session, data, stop.check)

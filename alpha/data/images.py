@@ -91,17 +91,31 @@ class Images:
             ConfigError: if augment has a mask_fill.
         """
         parts = epoch_order(len(self.labels), batch_size, seed, epoch, start_step, shuffle, drop_last)
-        choices = augment or Augment()
-        if choices.mask_fill is not None:
-            raise ConfigError(message("batches", f"mask_fill={choices.mask_fill}, and there are labels and no masks",
+        self._check(augment)
+        return (self.batch(index, seed=seed, epoch=epoch, augment=augment) for index in parts)
+
+    @checked
+    def batch(self, index: np.ndarray, *, seed: int = 0, epoch: int = 0, augment: Augment | None = None) -> Batch:
+        """Returns the images of these numbers as `batches` would: each looks as it does in any other batch.
+
+        Args:
+            index: numbers of images.  Shape (B,), int64.
+            seed, epoch, augment: as in `batches`.
+        Returns:
+            normalised images of shape (B, H, W, C), float32, and labels of shape (B,), int64.
+        Raises:
+            ConfigError: if augment has a mask_fill.
+        """
+        self._check(augment)
+        x = (augment or Augment()).applied(self.images, tensor(index, device=self.device), self.mean, self.std, index,
+                                           None, seed=seed, epoch=epoch)
+        return x, tensor(self.labels[index], device=self.device)
+
+    @staticmethod
+    def _check(augment: Augment | None) -> None:
+        if augment is not None and augment.mask_fill is not None:
+            raise ConfigError(message("batches", f"mask_fill={augment.mask_fill}, and there are labels and no masks",
                                       "leave mask_fill out, or use DataLoader((images, masks))"))
-
-        def batch(index: np.ndarray) -> Batch:
-            x = choices.applied(self.images, tensor(index, device=self.device), self.mean, self.std, index, None,
-                                seed=seed, epoch=epoch)
-            return x, tensor(self.labels[index], device=self.device)
-
-        return (batch(index) for index in parts)
 
 
 def resident(a: np.ndarray, device: str) -> Tensor:

@@ -162,6 +162,13 @@ CHECKPOINT = {"checkpoint": "alpha.recompute(f)(*args)", "checkpoint_sequential"
 
 ONNX = {"dynamo_export": "alpha.onnx.export", "verify": "onnxruntime runs the file"}
 
+DIST = {"init_process_group": "alpha.dist.init()", "get_rank": "alpha.dist.world().rank",
+        "get_world_size": "alpha.dist.world().size", "destroy_process_group": "alpha.dist.world().finish()",
+        "DistributedDataParallel": "alpha.dist.DataParallel", "FullyShardedDataParallel": "alpha.dist.DataParallel: "
+        "each rank has the whole model", "barrier": "alpha.dist.world().barrier()",
+        "all_reduce": "alpha.dist.world().all_reduce(x), which returns the sum",
+        "broadcast": "alpha.dist.world().broadcast(x, root=0), which returns the tensor"}
+
 TRAINING = {"train": "alpha.training.fit(model, train, val)", "EarlyStopping": "a Callback whose on_epoch calls "
             "run.stop(): docs/train_your_own.md", "ModelCheckpoint": "a Callback, and alpha.save(model, path)"}
 
@@ -197,7 +204,7 @@ PLACES = (("alpha", "alpha.{}"), ("alpha.nn.functional", "alpha.nn.functional.{}
           ("alpha.ops", "alpha.ops.{}"), ("alpha.optim", "alpha.optim.{}"), ("alpha.nn.init", "alpha.nn.init.{}"),
           ("alpha.optim.schedule", "alpha.optim.schedule.{}"), ("alpha.data", "alpha.data.{}"),
           ("alpha.checkpoint", "alpha.checkpoint.{}"), ("alpha.training", "alpha.training.{}"),
-          ("alpha.testing", "alpha.testing.{}"), ("alpha.onnx", "alpha.onnx.{}"), ("alpha.cuda", "alpha.cuda.{}"))
+          ("alpha.testing", "alpha.testing.{}"), ("alpha.onnx", "alpha.onnx.{}"), ("alpha.cuda", "alpha.cuda.{}"), ("alpha.dist", "alpha.dist.{}"))
 CLASSES = (("alpha", "Tensor", "x.{}(...)"), ("alpha.nn", "Module", "model.{}(...)"),
            ("alpha.optim", "Optimizer", "optimizer.{}(...)"))
 NEW = {     # where -> how something of one's own is made
