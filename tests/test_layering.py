@@ -89,6 +89,8 @@ MAY_IMPORT = {
                        "alpha.config", "alpha.errors", "alpha.inputs", "alpha.methods"},
     "alpha.training.effects": {"alpha.errors", "alpha.nn", "alpha.optim", "alpha.tensor", "alpha.versions"},
     "alpha.testing": {"alpha.testing", "alpha.gradcheck", "alpha.methods", "alpha.op", "alpha.ops", "alpha.tensor"},
+    "alpha.dist": {"alpha.dist", "alpha.backend", "alpha.config", "alpha.cuda.runtime", "alpha.errors", "alpha.graph",
+                   "alpha.inputs", "alpha.methods", "alpha.nn", "alpha.ops", "alpha.random", "alpha.tensor"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.errors"},
     "alpha.doctor": {"alpha", "train"},      # the latter for build-kernels --model

@@ -31,7 +31,7 @@ import numpy as np
 
 import alpha
 from alpha.data import Dataset
-from alpha.dist.world import world
+from alpha.dist.joining import world
 from alpha.errors import ConfigError, message, true_here
 from alpha.training.history import Row
 from train.config import Config

@@ -15,7 +15,7 @@ from weakref import finalize
 from alpha import ops
 from alpha.backend import ITEMSIZE
 from alpha.dist.communicator import Collective, Communicator
-from alpha.dist.world import world
+from alpha.dist.joining import world
 from alpha.errors import ConfigError, message, shown
 from alpha.graph import no_grad, ready
 from alpha.inputs.arguments import checked

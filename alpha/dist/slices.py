@@ -20,7 +20,7 @@ from typing import Any
 
 from alpha import ops, random
 from alpha.dist.communicator import Communicator
-from alpha.dist.world import world
+from alpha.dist.joining import world
 from alpha.errors import ConfigError, GraphError, message
 from alpha.graph import no_grad
 from alpha.inputs.arguments import checked

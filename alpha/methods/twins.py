@@ -204,7 +204,8 @@ PLACES = (("alpha", "alpha.{}"), ("alpha.nn.functional", "alpha.nn.functional.{}
           ("alpha.ops", "alpha.ops.{}"), ("alpha.optim", "alpha.optim.{}"), ("alpha.nn.init", "alpha.nn.init.{}"),
           ("alpha.optim.schedule", "alpha.optim.schedule.{}"), ("alpha.data", "alpha.data.{}"),
           ("alpha.checkpoint", "alpha.checkpoint.{}"), ("alpha.training", "alpha.training.{}"),
-          ("alpha.testing", "alpha.testing.{}"), ("alpha.onnx", "alpha.onnx.{}"), ("alpha.cuda", "alpha.cuda.{}"), ("alpha.dist", "alpha.dist.{}"))
+          ("alpha.testing", "alpha.testing.{}"), ("alpha.onnx", "alpha.onnx.{}"), ("alpha.cuda", "alpha.cuda.{}"),
+          ("alpha.dist", "alpha.dist.{}"))
 CLASSES = (("alpha", "Tensor", "x.{}(...)"), ("alpha.nn", "Module", "model.{}(...)"),
            ("alpha.optim", "Optimizer", "optimizer.{}(...)"))
 NEW = {     # where -> how something of one's own is made

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 
-from alpha.dist import launch, pmi, world
+from alpha.dist import joining, launch, pmi
 from alpha.errors import ConfigError
 from tests.dist import launch as mpirun
 
@@ -61,7 +61,7 @@ def test_one_process_needs_no_mpi() -> None:
 def test_a_missing_mpi4py_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ConfigError, match=r"mpirun started 2 ranks, and mpi4py is not installed"):
-        world._started_mpi(launch.Place(0, 2, 0, "mpirun"))
+        joining._started_mpi(launch.Place(0, 2, 0, "mpirun"))
 
 
 def test_an_mpi_library_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_an_mpi_library_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setitem(sys.modules, "mpi4py", NoLibrary("mpi4py"))
     with pytest.raises(ConfigError, match="mpi4py finds no MPI library: cannot load MPI library\nhelp: "):
-        world._started_mpi(launch.Place(0, 2, 0, "mpirun"))
+        joining._started_mpi(launch.Place(0, 2, 0, "mpirun"))
 
 
 def test_rank_0_that_is_not_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_rank_0_that_is_not_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(ConfigError, match=f"rank 1 cannot reach rank 0 at 127.0.0.1, port {port}"):
-        world._started_mpi(launch.Place(1, 2, 1, "torchrun", "127.0.0.1", port))
+        joining._started_mpi(launch.Place(1, 2, 1, "torchrun", "127.0.0.1", port))
 
 
 @pytest.mark.skipif(bool(mpirun.MISSING), reason=mpirun.WHY)
