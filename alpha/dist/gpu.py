@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import TYPE_CHECKING, Any
 
 from alpha.errors import DeviceError, message
@@ -25,9 +26,12 @@ def device_count() -> int:
 
 
 def bus_id() -> str:
-    """Returns the PCI address of the GPU of this process, which tells GPUs of a machine apart."""
+    """Returns what tells the GPU of this process apart from others of its machine: its PCI address."""
     from alpha.cuda.runtime.context import context
-    return str(context.driver.Device(context.index).pci_bus_id())
+    try:
+        return str(context.driver.Device(context.index).pci_bus_id())
+    except context.driver.Error:    # a driver that has none, as the emulated one
+        return f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {context.index}"
 
 
 def load() -> tuple[Any, str]:

@@ -1,7 +1,4 @@
-"""NCCL's engine against a library of its names that logs calls: arguments, types, the order of streams, errors.
-
-Marked cuda where device memory is used: on the emulated driver it is host memory, on which the library computes.
-"""
+"""NCCL's engine against a library of its names that logs calls: arguments, types, the order of streams, errors."""
 
 from __future__ import annotations
 
