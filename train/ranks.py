@@ -33,7 +33,7 @@ from train.lock import OutputLock
 from train.report import writes
 from train.session import Session
 
-Evaluated = tuple[float, np.ndarray, np.ndarray]    # of a batch: the loss times images, the classes, their probabilities
+Evaluated = tuple[float, np.ndarray, np.ndarray]    # of a batch: loss times images, classes, their probabilities
 
 FIX = "start all ranks with the same command, on the same files"
 
@@ -97,7 +97,7 @@ def digest(data: Dataset) -> str:
     """Returns what tells data sets apart: their sizes, and a checksum of all images and labels."""
     total = 0
     for a in (data.train_images, data.train_labels, data.test_images, data.test_labels):
-        total = zlib.crc32(np.ascontiguousarray(a), total)
+        total = zlib.crc32(np.ascontiguousarray(a).data, total)
     return f"{data.name}, {len(data.train_labels)} + {len(data.test_labels)} images, checksum {total:08x}"
 
 
@@ -142,7 +142,8 @@ class RankedSession(Session):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self._whole, self._captured = False, self.losses    # what ranks tell each other is not recorded
+        self._whole = False
+        self._captured: Any = self.losses   # what ranks tell each other is not recorded
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         """Makes one update of the weights.  x: this rank's images; y: the labels of the whole batch."""
@@ -212,10 +213,10 @@ def _set_gradients(slices: dist.Slices, params: Sequence[nn.Parameter], found: S
         mine = [k for k, p in enumerate(params) if p.dtype == dtype]
         flat = []
         for grads, share in zip(found, shares):
-            parts = [ops.zeros(params[k].shape, dtype=dtype, device=params[k].device) if grads[k] is None else
-                     grads[k] * share for k in mine]    # type: ignore[operator]
+            parts = [ops.zeros((params[k].numel(),), dtype=dtype, device=params[k].device) if g is None else
+                     g.reshape(-1) * share for k, g in ((k, grads[k]) for k in mine)]
             used = tensor([float(grads[k] is not None) for k in mine], device=parts[0].device).astype(dtype)
-            flat.append(ops.concat([*[p.reshape(-1) for p in parts], used]))
+            flat.append(ops.concat([*parts, used]))
         total = slices.tree_sum(flat)
         at, used_by = 0, total[total.shape[0] - len(mine):].tolist()
         for k, slices_used in zip(mine, used_by):   # type: ignore[arg-type]

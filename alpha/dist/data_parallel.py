@@ -59,6 +59,8 @@ class DataParallel(Module):
         ConfigError: the modules of the ranks have other names, shapes or dtypes of parameters, or a setting is wrong.
     """
 
+    _reducer: Reducer
+
     @checked
     def __init__(self, module: Module, comm: Communicator | None = None, *, bucket_mib: Positive = 25.0,
                  wire: str | None = None) -> None:
@@ -78,7 +80,7 @@ class DataParallel(Module):
     @property
     def comm(self) -> Communicator:
         """The ranks that gradients are averaged over."""
-        return self._reducer.comm  # type: ignore[no-any-return]
+        return self._reducer.comm
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

