@@ -71,7 +71,7 @@ TOP = {
     "concatenate": "alpha.concat(xs, axis)", "kron": "np.kron(x.numpy(), y.numpy())",
     "set_grad_enabled": "with alpha.no_grad(): or alpha.enable_grad():",
     "cdist": "((x[:, None] - y[None]) ** 2).sum(-1).sqrt()", "linalg": "np.linalg of x.numpy(); x.norm(), alpha.einsum",
-    "fft": "np.fft of x.numpy()", "distributed": "there is one device to a process",
+    "fft": "np.fft of x.numpy()", "distributed": "alpha.dist, after alpha.dist.init(): docs/distributed.md",
     "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": _THREADS,
     "log_softmax": "alpha.nn.functional.log_softmax(x, dim), x.log_softmax(dim)", "inf": 'float("inf")',
     "nan": 'float("nan")', "pi": "math.pi", "swapaxes": "x.swapaxes(a, b)", "add": "x + y", "sub": "x - y",
@@ -92,7 +92,7 @@ NN = {
     **dict.fromkeys(("TransformerDecoder", "TransformerDecoderLayer"), "write it with MultiheadAttention, Linear and "
                     "LayerNorm, as nn.TransformerEncoderLayer is"),
     "Conv3d": "there are maps of one and two axes: Conv1d, Conv2d", "BatchNorm3d": "BatchNorm2d takes any axes",
-    "SyncBatchNorm": "BatchNorm2d; there is one device", "DataParallel": "there is one device to a process",
+    "SyncBatchNorm": "alpha.dist.SyncBatchNorm", "DataParallel": "alpha.dist.DataParallel, a rank for each GPU",
     "LSTM": "write the cell as a Module, with Linear", "GRU": "write the cell as a Module, with Linear",
     "RNN": "write the cell as a Module, with Linear", "Transformer": "TransformerEncoder; a decoder is "
     "MultiheadAttention, Linear and LayerNorm", "Swish": "nn.SiLU",
@@ -101,7 +101,7 @@ NN = {
     **dict.fromkeys(("weight_norm", "spectral_norm"), "there is none: make the weight anew in forward, as w = g * v / "
                     "v.norm()"),
     "CTCLoss": "there is none", "Bilinear": "write it with matmul", "modules": "alpha.nn itself",
-    "parallel": "there is one device to a process", "AdaptiveLogSoftmaxWithLoss": "CrossEntropyLoss",
+    "parallel": "alpha.dist.DataParallel, a rank for each GPU", "AdaptiveLogSoftmaxWithLoss": "CrossEntropyLoss",
     "MSE": "nn.MSELoss", "BCE": "nn.BCELoss", "FractionalMaxPool2d": "MaxPool2d",
 }
 
@@ -149,7 +149,8 @@ DATA = {
     "the order that is wanted", "RandomSampler": "DataLoader(shuffle=True)", "SequentialSampler": "shuffle=False",
     "WeightedRandomSampler": "Subset(data, rng.choice(len(data), n, p=weights))", "BatchSampler": "batch_size=",
     "default_collate": "items are stacked part by part", "get_worker_info": "transform(x, rng) gets a generator",
-    "DistributedSampler": "there is one device to a process", "StackDataset": "an object with __getitem__ of one's own",
+    "DistributedSampler": "alpha.dist.world().part(rows), a rank's rows of a batch",
+    "StackDataset": "an object with __getitem__ of one's own",
 }
 
 INIT = {
