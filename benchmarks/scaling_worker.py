@@ -101,7 +101,7 @@ def alpha_rank(spec: dict[str, Any]) -> dict[str, Any]:
             step(k)
 
     with alpha.config(precision=spec.get("precision", "fp32")):
-        with comm.beacon.long("measuring"):
+        with comm.long("measuring"):
             for k in range(TRACE):
                 loss = step(k)
             loss = comm.all_reduce(loss.detach() * ((last - first) / total)).item()

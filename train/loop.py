@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import alpha
-from alpha import nn, ops
+from alpha import dist, nn, ops
 from alpha.data import Augment, Dataset, Images
 from alpha.data import split as split_off
 from alpha.data.sets import Split
@@ -241,7 +241,8 @@ def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
     with ranks.stop_request() as stop, alpha.config(precision=config.precision, conv_algorithm=config.algorithm,
                                              recompute=config.recompute):
         fit(session, split, data, stop, callbacks)
-        return final_test(session, data, stop.check)
+        with dist.world().long("testing"):
+            return final_test(session, data, stop.check)
 
 
 def evaluate_checkpoint(config: Config) -> float:

@@ -61,8 +61,7 @@ def joined(config: Config) -> Iterator[None]:
     if comm.rank:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the time of the process
     try:
-        with comm.beacon.long("getting ready"):
-            comm.agree("train", {**config.to_dict(), "alpha": alpha.__version__}, FIX)
+        comm.agree("train", {**config.to_dict(), "alpha": alpha.__version__}, FIX)
         yield
     except BaseException as error:
         together = isinstance(error, Interrupted) or getattr(error, "everywhere", False) or comm.failed(
@@ -150,8 +149,10 @@ class RankedSession(Session):
         comm = self.comm
         comm.beacon.doing = f"in step {self.progress.step + 1}"
         first = not self._parts
-        with comm.beacon.long("in its first step") if first else nullcontext():
-            return super().step(x, y)
+        with comm.long("in its first step") if first else nullcontext():
+            found = super().step(x, y)
+        comm.beacon.starting = False
+        return found
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         """Returns the mean loss and the predictions of the whole batch; leaves its gradients."""
@@ -201,7 +202,7 @@ class RankedSession(Session):
 
     def save(self, name: str) -> None:
         """Writes the run, on rank 0, and returns on all ranks when it is written."""
-        with self.comm.beacon.long("saving"):
+        with self.comm.long("saving"):
             super().save(name)
             self.comm.barrier()
 
@@ -229,8 +230,9 @@ def _set_gradients(slices: dist.Slices, params: Sequence[nn.Parameter], found: S
 def own(batches: Sequence[int]) -> Iterator[int | None]:
     """Yields the batches that this rank evaluates, every size-th one; None to end with as many as the other ranks."""
     comm = dist.world()
-    for k in range(0, len(batches), comm.size):
-        yield batches[k + comm.rank] if k + comm.rank < len(batches) else None
+    with comm.long("evaluating"):
+        for k in range(0, len(batches), comm.size):
+            yield batches[k + comm.rank] if k + comm.rank < len(batches) else None
 
 
 def all_of(mine: list[Evaluated]) -> list[Evaluated]:

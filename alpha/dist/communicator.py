@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -163,6 +164,14 @@ class Communicator:
                     error.everywhere = True     # type: ignore[attr-defined]
                     raise error
 
+    def long(self, doing: str) -> AbstractContextManager[None]:
+        """For a block of work that other ranks may wait for longer than for a step: reading data, saving, testing.
+
+        Args:
+            doing: what it is, in words, for the message of a rank that fails there.
+        """
+        return self.beacon.long(doing)
+
     def part(self, rows: int) -> tuple[int, int]:
         """Returns which rows of a batch are this rank's: from the first number to before the second.
 
@@ -242,7 +251,7 @@ class Communicator:
         """Waits for all ranks, and ends what `init` has begun: to be called once, by all of them."""
         if self._comm is None:
             return
-        with self.beacon.long("ending"):
+        with self.long("ending"):
             self.barrier()
         if self._watch is not None:
             self._watch.leave()

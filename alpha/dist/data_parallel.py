@@ -236,6 +236,7 @@ class Reducer:
         self.grads = [None] * len(self.params)
         if self.order is not None:
             self._reorder(self.order)
+            self.comm.beacon.starting = False   # kernels are there
         return [(self.params[k], g) for k, g in found.items() if used[k]]
 
     def _reorder(self, order: list[int]) -> None:

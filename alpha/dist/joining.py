@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from typing import Any
 
 from alpha.backend import device_type, get_backend
@@ -12,7 +11,7 @@ from alpha.config import config
 from alpha.dist import launch, pmi
 from alpha.dist.communicator import Communicator
 from alpha.dist.requests import Queue
-from alpha.dist.watch import Beacon, Server, Watch, end_process
+from alpha.dist.watch import Beacon, Watch, end_process, start_server
 from alpha.errors import ConfigError, DeviceError, message, warn
 
 _world: Communicator | None = None
@@ -93,17 +92,13 @@ def _started_mpi(place: launch.Place) -> Any:
 
 def _watched(queue: Queue, beacon: Beacon) -> Watch:
     """Returns this rank's connection to rank 0.  Raises ConfigError, on all ranks, if one of them has none."""
-    server = None
-    if queue.rank == 0:
-        server = Server(queue.size)
-        server.start()
-    mine = f"{socket.gethostname()} {server.port if server else 0}"
-    host, port = queue.gather_bytes(mine.encode())[0].decode().split()
+    port_of_mine = start_server(queue.size) if queue.rank == 0 else 0
+    host, port = queue.gather_bytes(f"{socket.gethostname()} {port_of_mine}".encode())[0].decode().split()
     near = host == socket.gethostname()
     watch, problem = None, b""
     try:
         watch = Watch(queue.rank, [("127.0.0.1", int(port))] if near else [(host, int(port))], beacon,
-                      end_process(queue.rank, 0))
+                      end_process(queue.rank))
     except OSError as error:
         problem = f"rank {queue.rank} on {socket.gethostname()} cannot reach rank 0 at {host}, port {port}: " \
                   f"{error}".encode()
@@ -138,10 +133,3 @@ def _bind(comm: Communicator) -> None:
     elif comm.rank == 0:
         warn(f"alpha.dist: tensors of GPUs travel through host memory and MPI, which is slower: {reasons[0]}; help: "
              "install NCCL (libnccl.so.2), and start one rank per GPU")
-
-
-def stderr_of_one(comm: Communicator) -> None:
-    """Sends what this rank prints to nowhere, but for rank 0: what all ranks would say is said once."""
-    if comm.rank:
-        sink = open(os.devnull, "w")    # noqa: SIM115  for the time of the process
-        sys.stdout = sink

@@ -1,15 +1,17 @@
-"""A rank that has died or hangs ends the others: each rank tells rank 0 that it lives, and what it waits for.
+"""A rank that has died or hangs ends the others: each rank tells a server that it lives, and what it waits for.
 
-Rank 0 listens on a TCP port. A thread of each rank sends a line every BEAT_S: the collectives that the rank has come
-to, and since when it waits in one. From these rank 0 sees
+Rank 0 starts the server, this file, as a process of its own: a launcher that sees a rank die kills the ranks at once,
+and the server then still says which one it was. A thread of each rank sends a line every BEAT_S over TCP: the
+collectives that the rank has come to, and since when it waits in one. From these the server sees
 
     a closed connection     the rank has died
     no line for SILENT_S    its process is stopped, or its machine is gone
     a rank that others have waited for, for longer than PATIENCE_S, and that is not in a block `busy`: it hangs
     a line with an error    the rank has failed, and says why
 
-and tells all. A rank that is told, or has lost rank 0, ends its process at once: its main thread may be inside of MPI
-or of a driver, where no exception would reach it. Files are replaced as a whole, so the last checkpoint stays intact.
+and tells all. A rank that is told, or has lost the server, ends its process at once: its main thread may be inside of
+MPI or of a driver, where no exception would reach it. Files are replaced as a whole, so the last checkpoint stays
+intact. This file imports nothing of alpha, so that the server starts at once.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -30,6 +34,8 @@ SILENT_S = 12.0
 PATIENCE_S = 20.0
 BUSY_S = 1800.0     # a rank in a block `busy` may be waited for so long
 GRACE_S = 0.3       # in which the first of several errors is found
+JOIN_S = 120.0      # in which ranks join a run
+HELP = "help: continue with --resume auto, on any number of ranks\n"
 FAILED = 1          # status of the processes that are ended
 
 
@@ -40,15 +46,17 @@ class Beacon:
         arrived: collectives that the rank has come to.
         since: when it began to wait for the present one, time.monotonic(); 0 while it computes.
         doing: what it does, in words.
-        busy: whether it does what may take long: reading data, compiling kernels, saving.
+        busy: of how many blocks of `long` work it is inside: reading data, compiling kernels, saving.
+        starting: until its first step has ended.
     """
 
     def __init__(self) -> None:
-        self.arrived, self.since, self.doing, self.busy = 0, 0.0, "starting", 1
+        self.arrived, self.since, self.doing, self.busy, self.starting = 0, 0.0, "starting", 0, True
 
     def line(self) -> dict[str, Any]:
         waited = time.monotonic() - self.since if self.since else 0.0
-        return {"arrived": self.arrived, "waited": waited, "doing": self.doing, "busy": self.busy > 0}
+        return {"arrived": self.arrived, "waited": waited, "doing": self.doing,
+                "busy": self.starting or self.busy > 0}
 
     @contextlib.contextmanager
     def long(self, doing: str) -> Iterator[None]:
@@ -63,14 +71,14 @@ class Beacon:
 
 
 class Member:
-    """What rank 0 knows of a rank."""
+    """What the server knows of a rank."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection, self.rest = connection, b""
         self.rank, self.name = -1, ""
         self.heard = time.monotonic()
         self.state: dict[str, Any] = {}
-        self.gone = False       # it has ended in good order
+        self.gone = self.closed = False     # it has said good-bye, or died; its connection has ended
         self.failure: str | None = None
 
     def read(self) -> list[dict[str, Any]] | None:
@@ -107,27 +115,33 @@ def verdict(members: list[Member], now: float) -> str | None:
     return None
 
 
-class Server(threading.Thread):
-    """Rank 0's side: listens to all ranks, and tells all of them why the run ends."""
+class Server:
+    """Listens to all ranks, and tells them, and stderr, why the run ends."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(name="alpha-dist-server", daemon=True)
         self.listener = socket.create_server(("", 0), backlog=size)
         self.port = self.listener.getsockname()[1]
         self.members: list[Member] = []
         self.told, self.size, self.first_failure = "", size, 0.0
+        self.since = time.monotonic()
 
     def run(self) -> None:
+        """Serves until all ranks have left, or the end is told."""
         selector = selectors.DefaultSelector()
         selector.register(self.listener, selectors.EVENT_READ)
-        while not self.told:
+        while not self.told and not self._over():
+            dead: list[Member] = []
             for key, _ in selector.select(GRACE_S / 4 if self.first_failure else BEAT_S):
                 if key.fileobj is self.listener:
                     member = Member(self.listener.accept()[0])
                     self.members.append(member)
                     selector.register(member.connection, selectors.EVENT_READ, member)
-                else:
-                    self._hear(key.data, selector)
+                elif self._hear(key.data, selector):
+                    dead.append(key.data)
+            if dead:
+                names = " and ".join(f"rank {m.rank} ({m.name})" for m in dead)
+                states = ", ".join(f"it was {m.state.get('doing', 'starting')}" for m in dead)
+                self.tell(f"{names} died without a word (killed, out of memory, or a crash); {states}")
             failed = [m for m in self.members if m.failure is not None]
             if failed and len(failed) == self.size and len({m.failure for m in failed}) == 1:
                 self.tell(f"all ranks failed: {failed[0].failure}", together=True)
@@ -136,7 +150,14 @@ class Server(threading.Thread):
             elif not failed and (why := verdict(self.members, time.monotonic())):
                 self.tell(why)
 
-    def _hear(self, member: Member, selector: selectors.BaseSelector) -> None:
+    def _over(self) -> bool:
+        """Whether all ranks have left; after JOIN_S, whether all have that ever came."""
+        known = [m for m in self.members if m.rank >= 0]
+        return all(m.closed for m in known) and (
+            len(known) == self.size or time.monotonic() - self.since > JOIN_S)
+
+    def _hear(self, member: Member, selector: selectors.BaseSelector) -> bool:
+        """Takes what a rank says, and returns whether it has died."""
         lines = member.read()
         for line in lines or ():
             if "hello" in line:
@@ -148,29 +169,33 @@ class Server(threading.Thread):
                 member.gone = True
             else:
                 member.state = line
-        if lines is None:
-            selector.unregister(member.connection)
-            if not member.gone and member.rank >= 0:
-                member.gone = True
-                self.tell(f"rank {member.rank} ({member.name}) has died without a word (killed, out of memory, or a "
-                          f"crash); it was {member.state.get('doing', 'starting')}")
+        if lines is not None:
+            return False
+        selector.unregister(member.connection)
+        died = not member.gone and member.failure is None and member.rank >= 0
+        member.gone = member.closed = True
+        return died
 
     def tell(self, why: str, together: bool = False) -> None:
         """Sends all ranks the reason; the first one counts.  together: all of them have failed for it."""
         if self.told:
             return
         self.told = why
+        if not together:    # else each rank has the error itself
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                sys.stderr.write(f"alpha.dist: {why}; all ranks end\n{HELP}")
+                sys.stderr.flush()
         for member in self.members:
             with contextlib.suppress(OSError):
                 member.connection.sendall(json.dumps({"end": why, "together": together}).encode() + b"\n")
 
 
 class Watch:
-    """A rank's connection to rank 0, and the thread that keeps it.
+    """A rank's connection to the server, and the thread that keeps it.
 
     Args:
         rank: number of this rank.
-        addresses: where rank 0 may be reached, tried in this order.
+        addresses: where the server may be reached, tried in this order.
         beacon: what is told.
         end: called with the reason when the run is to end.
     """
@@ -205,7 +230,7 @@ class Watch:
                 data = b""
             if not data:
                 if not self._leaving:
-                    self._end("rank 0 has died, or cannot be reached any more")
+                    self._end("")
                 return
             *lines, rest = (rest + data).split(b"\n")
             for line in map(json.loads, lines):
@@ -215,7 +240,7 @@ class Watch:
                     self._end(line["end"])
 
     def failed(self, text: str) -> bool:
-        """Tells all ranks that this one has failed, and returns when rank 0 has told them.
+        """Tells all ranks that this one has failed, and returns when the server has told them.
 
         Returns whether all ranks have failed for the same reason.
         """
@@ -223,7 +248,6 @@ class Watch:
         with contextlib.suppress(OSError):
             self._send({"failed": text})
             self._acknowledged.wait(2.0)
-        time.sleep(GRACE_S)     # rank 0 prints before the launcher ends it
         return self._together
 
     def leave(self) -> None:
@@ -231,7 +255,7 @@ class Watch:
         self._leaving = True
         with contextlib.suppress(OSError):
             self._send({"bye": True})
-            self.connection.close()
+            self.connection.shutdown(socket.SHUT_RDWR)      # the listener is in recv, and holds it open
 
 
 def _connected(addresses: list[tuple[str, int]]) -> socket.socket:
@@ -247,15 +271,38 @@ def _connected(addresses: list[tuple[str, int]]) -> socket.socket:
     raise error
 
 
-def end_process(rank: int, teller: int) -> Callable[[str], None]:
-    """Returns what ends this process, with a message of rank `teller` alone: one message, not one per rank."""
+def end_process(rank: int) -> Callable[[str], None]:
+    """Returns what ends this process, once the server has said why; where the server is lost, this rank says so."""
     def end(why: str) -> None:
-        if rank == teller or why.startswith("rank 0 "):
-            with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write(f"alpha.dist: {why}; rank {rank} ends, as all ranks do\n"
-                                 "help: continue with --resume auto, on any number of ranks\n")
-                sys.stderr.flush()
-        else:
-            time.sleep(GRACE_S)
+        with contextlib.suppress(OSError, ValueError):
+            if not why:
+                sys.stderr.write(f"alpha.dist: rank {rank} has lost the machine of rank 0, and ends\n{HELP}")
+            sys.stderr.flush()
         os._exit(FAILED)
     return end
+
+
+def start_server(size: int) -> int:
+    """Starts the server of so many ranks as a process of its own, and returns its port."""
+    numbers = [str(number) for number in (size, SILENT_S, PATIENCE_S)]
+    server = subprocess.Popen([sys.executable, "-I", __file__, *numbers], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, start_new_session=True)
+    assert server.stdout is not None
+    with server.stdout as said:
+        return int(said.readline())
+
+
+def main(size: int, silent_s: float, patience_s: float) -> None:
+    """Serves; signals to all processes of a job are for the ranks, which tell how they end."""
+    global SILENT_S, PATIENCE_S
+    SILENT_S, PATIENCE_S = silent_s, patience_s
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    server = Server(size)
+    print(server.port, flush=True)
+    os.close(1)
+    server.run()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]))

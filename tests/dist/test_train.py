@@ -149,7 +149,7 @@ def started(tmp_path: Path) -> Iterator[Started]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="ranks are found in /proc")
-@pytest.mark.parametrize("sent, said", [(signal.SIGKILL, "has died without a word"),
+@pytest.mark.parametrize("sent, said", [(signal.SIGKILL, "died without a word"),
                                         (signal.SIGSTOP, "is stopped: nothing was heard of it for")])
 def test_a_rank_that_dies_or_hangs_ends_the_others_with_its_name(started: Started, sent: signal.Signals,
                                                                   said: str) -> None:
@@ -157,9 +157,16 @@ def test_a_rank_that_dies_or_hangs_ends_the_others_with_its_name(started: Starte
     os.kill(pid, sent)
     status, _, err, seconds = started.ended()
     assert status not in (0, 2) and seconds < 30
-    assert f"alpha.dist: rank 1 (process {pid} on " in err and said in err and "it was in step" in err
+    assert "alpha.dist: " in err and f"rank 1 (process {pid} on " in err and said in err and "it was in step" in err
     assert checkpoint.load(started.output / "last.safetensors")[1]["progress"]["step"] >= 8    # intact
     assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_a_rank_that_hangs_ends_the_others_with_what_it_did(tmp_path: Path) -> None:
+    ended = launch.run(2, "tests.dist.impatient", *SMALL, "--output", str(tmp_path / "run"), timeout_s=60, HANGS="1")
+    assert ended.returncode not in (0, 2)
+    assert "alpha.dist: rank 1 (process " in ended.stderr and " hangs: rank 0 has waited for it for " in ended.stderr
+    assert "it was in step 13; all ranks end" in ended.stderr
 
 
 def test_sigterm_to_mpirun_saves_and_ends_with_143(started: Started) -> None:

@@ -50,7 +50,8 @@ def test_ranks_that_all_wait_are_told_where() -> None:
 
 def test_the_beacon_tells_what_takes_long() -> None:
     beacon = Beacon()
-    beacon.busy = 0
+    assert beacon.line()["busy"]        # until the first step has ended
+    beacon.starting = False
     with beacon.long("saving"):
         assert beacon.line() == {"arrived": 0, "waited": 0.0, "doing": "saving", "busy": True}
     assert not beacon.line()["busy"]
@@ -60,12 +61,15 @@ def test_the_beacon_tells_what_takes_long() -> None:
 def joined() -> Any:
     """A server, and two ranks that note what they are told."""
     server = Server(2)
-    server.start()
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
     told: dict[int, list[str]] = {0: [], 1: []}
     watches = [Watch(k, [("127.0.0.1", 1), ("127.0.0.1", server.port)], Beacon(), told[k].append) for k in (0, 1)]
     yield server, watches, told
     for w in watches:
         w.leave()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def until(true: Any) -> None:
@@ -108,7 +112,7 @@ def test_a_closed_connection_is_a_death(joined: Any) -> None:
     watches[1]._leaving = True      # it says no more
     watches[1].connection.shutdown(socket.SHUT_RDWR)
     until(lambda: told[0])
-    assert "rank 1 (process " in told[0][0] and "has died without a word" in told[0][0]
+    assert "rank 1 (process " in told[0][0] and "died without a word" in told[0][0] and "it was starting" in told[0][0]
 
 
 def test_lines_may_come_in_pieces() -> None:
@@ -123,14 +127,28 @@ def test_lines_may_come_in_pieces() -> None:
     assert made.read() is None
 
 
-def test_the_end_is_told_by_one_rank(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_server_says_why_and_ranks_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    Server(2).tell("rank 3 (process 7 on b) died")
+    assert capsys.readouterr().err == ("alpha.dist: rank 3 (process 7 on b) died; all ranks end\n"
+                                       "help: continue with --resume auto, on any number of ranks\n")
     ends: list[int] = []
     monkeypatch.setattr(watch.os, "_exit", ends.append)
-    watch.end_process(0, 0)("rank 3 (process 7 on b) has died")
-    watch.end_process(1, 0)("rank 3 (process 7 on b) has died")
-    said = capsys.readouterr().err
-    assert said == ("alpha.dist: rank 3 (process 7 on b) has died; rank 0 ends, as all ranks do\n"
-                    "help: continue with --resume auto, on any number of ranks\n")
-    assert ends == [1, 1]
-    watch.end_process(1, 0)("rank 0 has died, or cannot be reached any more")
-    assert "rank 1 ends" in capsys.readouterr().err
+    watch.end_process(1)("rank 3 (process 7 on b) died")
+    assert capsys.readouterr().err == "" and ends == [1]
+    watch.end_process(1)("")
+    assert "rank 1 has lost the machine of rank 0" in capsys.readouterr().err and ends == [1, 1]
+
+
+def test_the_server_is_a_process_that_ends_with_its_ranks() -> None:
+    port = watch.start_server(1)
+    only = Watch(0, [("127.0.0.1", port)], Beacon(), lambda why: None)
+    only.leave()
+    until(lambda: not answers(port))
+
+
+def answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+    except OSError:
+        return False
