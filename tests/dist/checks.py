@@ -316,7 +316,8 @@ def check_ranks_agree_on_weights_averages_and_clipping(comm: Communicator) -> No
         losses, checksum = trained(comm, precision)
         assert len(set(comm.gather(checksum))) == 1
         results[precision] = losses
-        assert trained(comm, precision) == (losses, checksum)   # and the same bits in every run
+        if comm.size == 2:      # and the same bits in every run
+            assert trained(comm, precision) == (losses, checksum)
 
 
 def check_slices(comm: Communicator) -> None:
@@ -335,20 +336,28 @@ def check_slices(comm: Communicator) -> None:
 
 
 results: dict[str, object] = {}
+TWO_ARE_ENOUGH = (check_refusals, check_no_sync_accumulates_and_the_next_pass_sends_all,
+                  check_parameters_and_buffers_become_those_of_rank_0, check_gradients_in_16_bits_are_rounded_once,
+                  check_collectives_end_in_any_order_of_waiting, check_sync_batch_norm_refuses,
+                  check_conversion_keeps_tensors_and_places)
+
+
+def names(size: int) -> list[str]:
+    """Returns the checks that are made on so many ranks."""
+    return [name for name, check in globals().items() if name.startswith("check_")
+            and (size == 2 or check not in TWO_ARE_ENOUGH)]
 
 
 def main(path: str) -> None:
     comm = dist.init()
     outcome: dict[str, str] = {}
-    for name, check in list(globals().items()):
-        if name.startswith("check_"):
-            try:
-                check(comm)
-                error = ""
-            except BaseException:
-                error = traceback.format_exc()
-                if "-v" in sys.argv: print(comm.rank, name, error, flush=True)
-            outcome[name] = "\n".join(text for text in comm.gather(error) if text)
+    for name in names(comm.size):
+        try:
+            globals()[name](comm)
+            error = ""
+        except BaseException:
+            error = traceback.format_exc()
+        outcome[name] = "\n".join(text for text in comm.gather(error) if text)
     if comm.rank == 0:
         with open(path, "w") as file:
             json.dump({"outcome": outcome, "results": results}, file)

@@ -11,7 +11,6 @@ import pytest
 from alpha import dist
 from tests.dist import checks, launch
 
-NAMES = [name for name in vars(checks) if name.startswith("check_")]
 SIZES = (2, 4)
 
 
@@ -29,8 +28,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
     return outcome
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size, name", [(size, name) for size in SIZES for name in checks.names(size)])
 def test_on_ranks(found: dict[int, Any], name: str, size: int) -> None:
     assert found[size]["outcome"][name] == ""
 

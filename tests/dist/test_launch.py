@@ -87,19 +87,18 @@ def test_rank_0_that_is_not_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.skipif(bool(mpirun.MISSING), reason=mpirun.WHY)
-def test_ranks_of_torchrun_and_of_srun_meet_without_an_mpi_launcher() -> None:
+@pytest.mark.parametrize("name, names", [("torchrun", launch.OF_TORCHRUN), ("srun", launch.OF_SLURM)])
+def test_ranks_meet_without_an_mpi_launcher(name: str, names: tuple[str, ...]) -> None:
     code = ("from alpha import dist, tensor; comm = dist.init(); total = comm.all_reduce(tensor([comm.rank + 1.0]))\n"
             "print(comm.launcher, comm.rank, comm.local_rank, total.tolist()); comm.finish()")
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
-    for names, extra in ((("RANK", "WORLD_SIZE", "LOCAL_RANK"), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 1)}),
-                         (("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"), {"MASTER_PORT": str(port + 1)})):
-        ranks = [subprocess.Popen([sys.executable, "-c", code], cwd=mpirun.ROOT, stdout=subprocess.PIPE, text=True,
-                                  stderr=subprocess.PIPE, env=mpirun.environment(**dict(zip(names, (str(k), "2", str(k)))),
-                                                                                 **extra)) for k in range(2)]
-        ends = [rank.communicate(timeout=60) for rank in ranks]
-        name = "srun" if names[0].startswith("SLURM") else "torchrun"
-        assert [out for out, _ in ends] == [f"{name} {k} {k} [3.0]\n" for k in range(2)], ends
+    variables = [mpirun.environment(**dict(zip(names, (str(k), "2", str(k)))), MASTER_ADDR="127.0.0.1",
+                                    MASTER_PORT=str(port - 1)) for k in range(2)]
+    ranks = [subprocess.Popen([sys.executable, "-c", code], cwd=mpirun.ROOT, stdout=subprocess.PIPE, text=True,
+                              stderr=subprocess.PIPE, env=env) for env in variables]
+    ends = [rank.communicate(timeout=60) for rank in ranks]
+    assert [out for out, _ in ends] == [f"{name} {k} {k} [3.0]\n" for k in range(2)], ends
 
 
 def test_the_map_of_nodes_names_blocks_of_ranks() -> None:

@@ -162,6 +162,7 @@ def test_a_rank_that_dies_or_hangs_ends_the_others_with_its_name(started: Starte
     assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_ends_the_others_with_what_it_did(tmp_path: Path) -> None:
     ended = launch.run(2, "tests.dist.impatient", *SMALL, "--output", str(tmp_path / "run"), timeout_s=60, HANGS="1")
     assert ended.returncode not in (0, 2)
