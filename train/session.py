@@ -32,6 +32,7 @@ from train.stored import Loaded, environment, progress_of, stored_progress
 from train.stored import load as load_checkpoint
 
 LAST, BEST = "last.safetensors", "best.safetensors"
+ABSENT = {"drop_last": False, "exact_over": 0}      # of checkpoints without these settings
 WEIGHTS, AVERAGE = "weights", "averaged weights"
 
 
@@ -148,7 +149,7 @@ class Session(Trainer):
         Raises CheckpointError if it is of another run, or does not fit; then nothing has changed.
         """
         tensors, metadata = loaded
-        self._check_identity(metadata, where, [*dict.fromkeys((*self.identity, "drop_last"))])
+        self._check_identity(metadata, where, [*dict.fromkeys((*self.identity, *ABSENT))])
         self._check_position(metadata["progress"], where)
         progress = progress_of(metadata["progress"], self.ema is not None)
         loads: list[Callable[[], Any]] = [
@@ -176,7 +177,7 @@ class Session(Trainer):
 
     def _check_identity(self, metadata: dict[str, Any], where: Path, names: list[str]) -> None:
         theirs = metadata["identity"]
-        theirs, ours = {"drop_last": False, **theirs}, {"drop_last": False, **self.identity}
+        theirs, ours = {**ABSENT, **theirs}, {**ABSENT, **self.identity}
         differ = [name for name in names if theirs.get(name) != ours[name]]
         if differ:
             both = "; ".join(f"{name} is {theirs.get(name)!r} there, {ours[name]!r} here" for name in differ)

@@ -1,4 +1,7 @@
-"""python -m train whose ranks are taken for stopped, or for hanging, after a few seconds; rank HANGS hangs in a step."""
+"""python -m train whose ranks are taken for stopped, or for hanging, after a few seconds.
+
+In a step rank HANGS hangs, and rank FAILS raises an error.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 from alpha import dist
 from alpha.dist import watch
+from alpha.errors import DataError
 from alpha.training import Trainer
 from train.__main__ import process
 
@@ -20,6 +24,8 @@ make_step = Trainer.step
 def step(self: Trainer, *batch: Any) -> Any:
     if self.progress.step == STEP and os.environ.get("HANGS") == str(dist.world().rank):
         time.sleep(600)
+    if self.progress.step == STEP and os.environ.get("FAILS") == str(dist.world().rank):
+        raise DataError("images: the file is gone\nhelp: bring it back")
     return make_step(self, *batch)
 
 

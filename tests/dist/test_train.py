@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from alpha import checkpoint
+from alpha.errors import CheckpointError
 from tests.dist import launch
 from tests.dist.small import settings
 from train import ranks, report
@@ -82,6 +83,15 @@ def test_exact_over_gives_the_same_bits_on_1_2_and_4_ranks_and_after_a_move(runs
 def test_statistics_of_each_rank_by_itself_make_a_difference(runs: Path) -> None:
     mine, synced = rows(runs / "own-statistics"), rows(runs / "plain-4")
     assert 1e-3 < abs(mine[0]["train_loss"] - synced[0]["train_loss"]) < 0.5
+
+
+@pytest.mark.parametrize("name, exact, text", [
+    ("exact-1", 0, "exact_over is 8 there, 0 here\nhelp: continue it with --exact-over 8"),
+    ("plain-1", 8, "exact_over is 0 there, 8 here\nhelp: continue it with --exact-over 0")])
+def test_a_run_neither_becomes_exact_nor_ceases_to_be(runs: Path, name: str, exact: int, text: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        run(settings(str(runs / name), exact_over=exact, resume="auto", epochs=4))
+    assert text in str(caught.value)
 
 
 # ---- refusals and faults ---------------------------------------------------------------------------------------------
@@ -168,6 +178,14 @@ def test_a_rank_that_hangs_ends_the_others_with_what_it_did(tmp_path: Path) -> N
     assert ended.returncode not in (0, 2)
     assert "alpha.dist: rank 1 (process " in ended.stderr and " hangs: rank 0 has waited for it for " in ended.stderr
     assert "it was in step 13; all ranks end" in ended.stderr
+
+
+@pytest.mark.slow
+def test_an_error_of_one_rank_ends_the_others_with_its_words(tmp_path: Path) -> None:
+    ended = launch.run(2, "tests.dist.impatient", *SMALL, "--output", str(tmp_path / "run"), timeout_s=60, FAILS="1")
+    assert ended.returncode != 0
+    assert "alpha.dist: rank 1 (process " in ended.stderr and " failed: DataError: images: the file is gone" in ended.stderr
+    assert ended.stderr.count("help: bring it back") == 1      # of the rank itself
 
 
 def test_sigterm_to_mpirun_saves_and_ends_with_143(started: Started) -> None:
