@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from threading import Lock
 
 import numpy as np
@@ -92,6 +95,7 @@ class _Global:
 
 
 _global = _Global()
+_part: ContextVar[tuple[int, int, int] | None] = ContextVar("alpha.random.part", default=None)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_global.new_lock)
 
@@ -103,11 +107,31 @@ def manual_seed(seed: Seed) -> None:
 
 
 def reserve(n: int) -> tuple[int, int]:
-    """Returns (seed, offset) of n numbers that nobody else will be given, in any thread; whole blocks are reserved."""
+    """Returns (seed, offset) of n numbers that nobody else will be given, in any thread; whole blocks are reserved.
+
+    Within `part` they are those of the rows of a part, where n is a multiple of its rows.
+    """
     with _global.lock:
-        offset = _global.counter
-        _global.counter = offset + -(-n // 4) * 4
-        return _global.seed, offset
+        offset, before, total = _global.counter, 0, n
+        rows = _part.get()
+        if rows is not None and n % (rows[1] - rows[0]) == 0:
+            each = n // (rows[1] - rows[0])
+            before, total = rows[0] * each, rows[2] * each
+        _global.counter = offset + -(-total // 4) * 4
+        return _global.seed, offset + before
+
+
+@contextmanager
+def part(first: int, last: int, rows: int) -> Iterator[None]:
+    """For a block that computes rows first to before last of a batch: they get the numbers that they have in the whole.
+
+    So dropout does not depend on how many ranks share a batch (alpha.dist).
+    """
+    token = _part.set((first, last, rows))
+    try:
+        yield
+    finally:
+        _part.reset(token)
 
 
 def get_state() -> tuple[int, int]:

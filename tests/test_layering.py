@@ -50,6 +50,7 @@ MAY_IMPORT = {
                        "alpha.ops", "alpha.capture", "alpha.profiler"},
     "alpha.training.effects": {"alpha.core", "alpha.nn", "alpha.optim"},
     "alpha.testing": {"alpha.core", "alpha.interop", "alpha.testing", "alpha.gradcheck", "alpha.ops"},
+    "alpha.dist": {"alpha.core", "alpha.dist", "alpha.cuda.runtime", "alpha.nn", "alpha.ops", "alpha.random"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.core"},
     "alpha.doctor": {"alpha", "train"},  # the latter for build-kernels --model

@@ -64,7 +64,7 @@ def test_all_flags_arrive_in_their_types():
             "--weight-decay 0 --label-smoothing 0.1 --augment crop=2,flip --ema 0.99 --clip 1 --seed 7 "
             "--precision bf16 --algorithm fft --recompute full --val-size 500 --resume a.safetensors --evaluate "
             "--max-steps 9 --runs 1 --data-dir d --output o --import math --import json --loss smooth_l1 "
-            "--tta flip --tta-views 3")
+            "--tta flip --tta-views 3 --exact-over 8 --no-sync-batch-norm --gradient-dtype float16")
     config = parse(line.split())
     other = parse(["--optimizer", "rmsprop", "--momentum", "0", "--schedule", "step", "--step-size", "2", "--profile",
                    "4", "--tensorboard"])
@@ -74,7 +74,8 @@ def test_all_flags_arrive_in_their_types():
         schedule="multistep", milestones=(0.25, 0.5), gamma=0.2, warmup=1.5, drop_last=True,
         weight_decay=0.0, label_smoothing=0.1, augment="crop=2,flip", ema=0.99, clip=1.0, seed=7, precision="bf16",
         algorithm="fft", recompute="full", val_size=500.0, resume="a.safetensors", evaluate=True, max_steps=9, runs=1,
-        data_dir="d", output="o", imports=("math", "json"), loss="smooth_l1", tta="flip", tta_views=3)
+        data_dir="d", output="o", imports=("math", "json"), loss="smooth_l1", tta="flip", tta_views=3, exact_over=8,
+        sync_batch_norm=False, gradient_dtype="float16")
     default = Config()
     same = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) == getattr(default, f.name)]
     assert same == ["momentum", "step_size", "runs", "profile", "tensorboard"]

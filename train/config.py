@@ -128,6 +128,12 @@ class Config:
     val_size: float = setting(0.1, "validation images held out of training: a share below 1, or a number",
                               Interval(0, 1 << 31))
     seed: int = setting(0, "of weights, order and augmentation; run k of --runs uses seed + k", Interval(0, 1 << 63))
+    exact_over: int = setting(0, "cut each batch into this many slices, 2, 4, 8 or more, whose sums give the same bits "
+                              "on any number of ranks; 0 = off; docs/distributed.md", Interval(0, 1024, "[]"))
+    sync_batch_norm: bool = setting(True, "on several ranks: batch normalisation over the whole batch, not a "
+                                    "rank's part of it")
+    gradient_dtype: str = setting("float32", "on several ranks: what gradients travel in",
+                                  ("float32", "float16", "bfloat16"))
     runs: int = setting(1, "train this many times, and report mean and spread", Interval(1, 10_000, "[]"))
     resume: str | None = setting(None, "continue from a checkpoint; without PATH, or with auto, from the last one in "
                                  "--output if there is one", kind=str)

@@ -38,6 +38,10 @@ class StopRequest:
         self.signum = signum
         self.__exit__()
 
+    def asked(self) -> int:
+        """Returns the signal that has come, 0 if none has."""
+        return self.signum
+
     def check(self) -> None:
         """Raises Interrupted if a signal has come."""
         if self.signum:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 import alpha
-from alpha import Tensor, nn, ops
+from alpha import Tensor, dist, nn, ops
 from alpha.data import Augment, Dataset, Images
 from alpha.data import split as split_off
 from alpha.data.sets import Split
@@ -18,11 +18,10 @@ from alpha.errors import AnomalyError, CheckpointError, message
 from alpha.nn.module import evaluating
 from alpha.training import Callback, Trainer
 from alpha.training.registries import Loss, cross_entropy
-from train import report
+from train import ranks, report
 from train.config import Config
 from train.data import load
 from train.interrupt import Interrupted, StopRequest
-from train.lock import OutputLock
 from train.meanwhile import Meanwhile
 from train.moot import VIEWS
 from train.session import BEST, LAST, Session, find_for, resolve_device
@@ -65,35 +64,39 @@ def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dat
         data: the data set they are from: its normalisation and its classes.
         loss: that of the run.
         batch_size: images per call of the model; the accuracy does not depend on it.
-        tta, tta_views: which views of an image the outputs are averaged over: see `batches_of_views`.
+        tta, tta_views: which views of an image the outputs are averaged over: see `batch_of_views`.
         check: called before every batch; what it raises ends the evaluation.
     """
-    confusion = np.zeros((len(data.classes), len(data.classes)), np.int64)
-    loss_sum, predicted, confidence = 0.0, [], []
+    source, order = Images(images, labels, data, device), np.arange(len(labels))
+    found: list[ranks.Evaluated] = []
     with evaluating(model), alpha.no_grad():
-        for seen, y in batches_of_views(Images(images, labels, data, device), batch_size, tta, tta_views):
+        for first in ranks.own(range(0, len(labels), batch_size)):
             check()
-            logits = averaged(model, seen)
-            loss_sum += loss(logits, y).item() * len(y)
-            predicted.append(ops.argmax(logits, axis=1).numpy())
-            confidence.append(ops.max(ops.softmax(logits.astype("float32"), axis=1), axis=1).numpy())
-            np.add.at(confusion, (y.numpy(), predicted[-1]), 1)
-    return Evaluation(loss_sum / len(labels), confusion, np.concatenate(predicted), np.concatenate(confidence))
+            if first is not None:
+                seen, y = batch_of_views(source, order[first:first + batch_size], tta, tta_views)
+                logits = averaged(model, seen)
+                found.append((loss(logits, y).item() * len(y), ops.argmax(logits, axis=1).numpy(),
+                              ops.max(ops.softmax(logits.astype("float32"), axis=1), axis=1).numpy()))
+    found = ranks.all_of(found)
+    predicted = np.concatenate([p for _, p, _ in found])
+    confusion = np.zeros((len(data.classes), len(data.classes)), np.int64)
+    np.add.at(confusion, (source.labels, predicted), 1)
+    return Evaluation(sum(value for value, _, _ in found) / len(labels), confusion, predicted,
+                      np.concatenate([c for _, _, c in found]))
 
 
-def batches_of_views(images: Images, batch_size: int, tta: str, count: int) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """Yields several views of each batch, and its labels: those of `views`, or draws of augmentations.
+def batch_of_views(images: Images, index: np.ndarray, tta: str, count: int) -> tuple[list[Tensor], Tensor]:
+    """Returns several views of the images of these numbers, and their labels: those of `views`, or draws.
 
     Args:
         tta: a name of `views`, or augmentations as --augment names them; draw k is that of epoch k of seed 0.
         count: draws of augmentations.
     """
     if tta in VIEWS:
-        yield from ((views(x, tta), y) for x, y in images.batches(batch_size, shuffle=False))
-        return
-    draws = [images.batches(batch_size, shuffle=False, epoch=k, augment=Augment.parse(tta)) for k in range(count)]
-    for batches in zip(*draws):
-        yield [x for x, _ in batches], batches[0][1]
+        x, y = images.batch(index)
+        return views(x, tta), y
+    draws = [images.batch(index, epoch=k, augment=Augment.parse(tta)) for k in range(count)]
+    return [x for x, _ in draws], draws[0][1]
 
 
 def views(x: Tensor, tta: str) -> list[Tensor]:
@@ -128,7 +131,7 @@ class Shell(Callback):
         self.session, self.request = session, stop
 
     def on_step(self, run: Trainer, loss: Tensor) -> None:
-        if self.request.signum:
+        if self.request.asked():
             run.stop()
 
     def on_epoch(self, run: Trainer, row: report.Row) -> None:
@@ -156,9 +159,8 @@ def fit(session: Session, split: Split, data: Dataset, stop: StopRequest, callba
         return None if found is None else {"loss": found.loss, "accuracy": found.accuracy}
 
     try:
-        session.run(lambda epoch, step: images.batches(config.batch_size, seed=config.seed, epoch=epoch,
-                                                       start_step=step, augment=augment, drop_last=config.drop_last),
-                    validated, [Shell(session, stop), *callbacks])
+        session.run(lambda epoch, step: session.batches(images, augment, epoch, step), validated,
+                    [Shell(session, stop), *callbacks])
     except Interrupted as interrupted:
         session.save(LAST)
         print(f"{interrupted} after step {state.step}: saved {session.output / LAST}; --resume auto continues",
@@ -218,7 +220,7 @@ def run(config: Config) -> float:
     """
     config = resolve_device(config)
     output = report.prepare(config.output)
-    with OutputLock(output), watching(config, output) as callbacks:
+    with ranks.lock(output), watching(config, output) as callbacks:
         report.remove_leftovers(output)
         return _run(config, output, callbacks)
 
@@ -242,7 +244,7 @@ def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
     found = None if config.resume is None else find_for(config)
     data = loaded(config)
     split = split_off(data, config.val_size, config.seed)
-    session = Session(config, len(data.classes), len(split.train_labels))
+    session = ranks.session_of(config, data, len(split.train_labels))
     init_from_data(session.model, split, data, config.device)
     session.start(found)
     report.write_config(output, config)
@@ -251,10 +253,11 @@ def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
           f"{ON_THE_CPU.get(config.precision, '') if config.device == 'cpu' else ''}; {config.dataset}: "
           f"{len(split.train_labels)} images to train, {len(split.val_labels)} to validate, {len(data.test_labels)} to "
           "test", flush=True)
-    with StopRequest() as stop, alpha.config(precision=config.precision, conv_algorithm=config.algorithm,
+    with ranks.stop_request() as stop, alpha.config(precision=config.precision, conv_algorithm=config.algorithm,
                                              recompute=config.recompute):
         fit(session, split, data, stop, callbacks)
-        return final_test(session, data, stop.check)
+        with dist.world().long("testing"):
+            return final_test(session, data, stop.check)
 
 
 def evaluate_checkpoint(config: Config) -> float:

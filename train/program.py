@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from alpha.start import attempt
-from train import report
+from train import ranks, report
 from train.config import Config, parse
 from train.interrupt import Interrupted
-from train.lock import OutputLock
 from train.loop import evaluate_checkpoint, run
 
 
@@ -20,7 +19,7 @@ def run_all(config: Config) -> float:
         return run(config)
     output = report.prepare(config.output)
     found = {}
-    with OutputLock(output):
+    with ranks.lock(output):
         for k in range(config.runs):
             seed = config.seed + k
             print(f"run {k + 1} of {config.runs}, seed {seed}", flush=True)
@@ -39,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     try:
         config = parse(argv)
-        accuracy = evaluate_checkpoint(config) if config.evaluate else run_all(config)
+        with ranks.joined(config):
+            accuracy = evaluate_checkpoint(config) if config.evaluate else run_all(config)
     except Interrupted as interrupted:
         return 128 + interrupted.signum
     print(f"test accuracy {100 * accuracy:.2f} %")

@@ -31,6 +31,7 @@ import numpy as np
 
 import alpha
 from alpha.data import Dataset
+from alpha.dist.joining import world
 from alpha.errors import ConfigError, message, true_here
 from alpha.training.history import Row
 from train.config import Config
@@ -64,14 +65,23 @@ def prepare(output: str | Path) -> Path:
     return path
 
 
+def writes() -> bool:
+    """Whether this process writes files: of several ranks, rank 0 does."""
+    return world().rank == 0
+
+
 def remove_leftovers(output: Path) -> None:
     """Removes what a run that was killed while it wrote has left; for the holder of the directory's lock alone."""
+    if not writes():
+        return
     for leftover in (*output.glob(".*.safetensors.*"), *(output / f".{name}.tmp" for name in ARTIFACTS)):
         leftover.unlink(missing_ok=True)
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replaces a file as a whole: whoever reads it sees the old content or the new one."""
+    """Replaces a file as a whole: whoever reads it sees the old content or the new one.  Rank 0 alone writes."""
+    if not writes():
+        return
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     os.replace(temporary, path)

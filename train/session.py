@@ -10,7 +10,7 @@ A checkpoint holds all that the next step depends on, so a resumed run ends with
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,18 @@ import models
 from alpha import Tensor, checkpoint, optim, random
 from alpha.core.device import get_backend
 from alpha.core.precision import MODES
-from alpha.data import steps_per_epoch
+from alpha.data import Augment, Images, steps_per_epoch
 from alpha.errors import AnomalyError, CheckpointError, ConfigError, DeviceError, message
 from alpha.optim.schedule import Schedule
 from alpha.training import Trainer, accuracy, registries
 from alpha.training.registries import Loss, find_loss
 from train.config import Config, missing_imports
-from train.report import ARTIFACTS, Row, write_metrics
+from train.report import ARTIFACTS, Row, write_metrics, writes
 from train.stored import Loaded, environment, progress_of, stored_progress
 from train.stored import load as load_checkpoint
 
 LAST, BEST = "last.safetensors", "best.safetensors"
+ABSENT = {"drop_last": False, "exact_over": 0}      # of checkpoints without these settings
 WEIGHTS, AVERAGE = "weights", "averaged weights"
 
 
@@ -97,6 +98,12 @@ class Session(Trainer):
                                     f"lower --lr, now {self.config.lr:g}; or add --warmup 1 or --clip 1; with "
                                     "ALPHA_CHECK_NAN=1 the run stops at the op that makes the first NaN"))
 
+    def batches(self, images: Images, augment: Augment, epoch: int, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the batches of an epoch, from a step on."""
+        config = self.config
+        return images.batches(config.batch_size, seed=config.seed, epoch=epoch, start_step=step, augment=augment,
+                              drop_last=config.drop_last)
+
     # ---- to disk and back --------------------------------------------------------------------------------------------
 
     def save(self, name: str) -> None:
@@ -105,9 +112,10 @@ class Session(Trainer):
         tensors = {**_prefixed("model/", self.model.state_dict()), **_prefixed("optimizer/", state["tensors"]),
                    **_prefixed("ema/", self.ema.state_dict() if self.ema else {}),
                    **_prefixed("scaler/", self.scaler.state_dict() if self.scaler else {})}
-        checkpoint.save(self.output / name, tensors, {
-            "identity": self.identity, "progress": stored_progress(self.progress), "optimizer": state["scalars"],
-            "random": random.get_state(), "config": self.config.to_dict(), "environment": environment()})
+        if writes():
+            checkpoint.save(self.output / name, tensors, {
+                "identity": self.identity, "progress": stored_progress(self.progress), "optimizer": state["scalars"],
+                "random": random.get_state(), "config": self.config.to_dict(), "environment": environment()})
         self.saved_step = self.progress.step if name == LAST else self.saved_step
 
     def start(self, found: tuple[Loaded, Path] | None) -> None:
@@ -120,7 +128,7 @@ class Session(Trainer):
         if place.resolve() != self.output.resolve():
             best = find(place, BEST, lambda metadata: reached(metadata, state.best()))
             set_aside(self.output)
-            if best is not None:
+            if best is not None and writes():
                 checkpoint.save(self.output / BEST, *best[0])
         write_metrics(self.output, state.history)
         print(f"resumed from {found[1]}: {state.epoch} epochs and {self.epoch_step} steps are done", flush=True)
@@ -140,7 +148,7 @@ class Session(Trainer):
         Raises CheckpointError if it is of another run, or does not fit; then nothing has changed.
         """
         tensors, metadata = loaded
-        self._check_identity(metadata, where, [*dict.fromkeys((*self.identity, "drop_last"))])
+        self._check_identity(metadata, where, [*dict.fromkeys((*self.identity, *ABSENT))])
         self._check_position(metadata["progress"], where)
         progress = progress_of(metadata["progress"], self.ema is not None)
         loads: list[Callable[[], Any]] = [
@@ -168,7 +176,7 @@ class Session(Trainer):
 
     def _check_identity(self, metadata: dict[str, Any], where: Path, names: list[str]) -> None:
         theirs = metadata["identity"]
-        theirs, ours = {"drop_last": False, **theirs}, {"drop_last": False, **self.identity}
+        theirs, ours = {**ABSENT, **theirs}, {**ABSENT, **self.identity}
         differ = [name for name in names if theirs.get(name) != ours[name]]
         if differ:
             both = "; ".join(f"{name} is {theirs.get(name)!r} there, {ours[name]!r} here" for name in differ)

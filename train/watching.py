@@ -9,7 +9,7 @@ from pathlib import Path
 
 from alpha.training import Callback, Profile, TensorBoard
 from train.config import Config
-from train.report import ARTIFACTS
+from train.report import ARTIFACTS, writes
 
 
 @contextmanager
@@ -18,9 +18,9 @@ def watching(config: Config, output: Path) -> Iterator[list[Callback]]:
 
     Raises ConfigError where the library of TensorBoard is not installed.
     """
-    profile = Profile(output, config.profile) if config.profile else None
+    profile = Profile(output, config.profile) if config.profile and writes() else None
     board = None
-    if config.tensorboard:
+    if config.tensorboard and writes():
         board = TensorBoard(output / "tensorboard" / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     found = [c for c in (profile, board) if c is not None]
     try:

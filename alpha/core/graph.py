@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from alpha.core import leftover, versions
+from alpha.core import leftover, ready, versions
 from alpha.core.config import config
 from alpha.core.device import get_backend
 from alpha.core.errors import HOME, AnomalyError, ArgumentError, GraphError, ShapeError, message, shown
@@ -154,8 +154,10 @@ def backward(roots: Sequence[tuple[Tensor, Tensor]], *, retain_graph: bool, crea
     aloud, state.quiet = state.quiet, True
     try:
         with set_grad_enabled(create_graph):
-            for tensor, g in roots:
-                walk.give(tensor.edge(), g)
+            edges = [(tensor.edge(), g) for tensor, g in roots]
+            walk.ready = ready.counted([edge for edge, _ in edges], inputs is None)
+            for edge, g in edges:
+                walk.give(edge, g)
             while walk.heap:
                 if watchers:
                     with watchers[-1].backward(walk.heap[0][1]):
@@ -182,15 +184,21 @@ class _Walk:
         self.leaves: dict[int, tuple[Tensor, Grad]] = {}
         self.heap: list[tuple[int, Node]] = []
         self.given = given
+        self.ready: ready.Count | None = None   # where somebody is told of complete gradients
         self.found: dict[tuple[int, int], Grad] = {(id(e[0]), e[1]): None for e in wanted or () if isinstance(e, tuple)}
 
     def give(self, edge: Any, g: Grad) -> None:
         """Adds a gradient to what has arrived at the end of an edge."""
-        if edge is None or g is None:
+        if edge is None or (g is None and self.ready is None):
             return
         if not isinstance(edge, tuple):
-            known = self.leaves.get(id(edge))
-            self.leaves[id(edge)] = (edge, g if known is None else _added(known, 1, g))
+            if g is not None:
+                known = self.leaves.get(id(edge))
+                self.leaves[id(edge)] = (edge, g if known is None else _added(known, 1, g))
+            if self.ready is not None:
+                self.ready.part(edge, self.leaves)
+            return
+        if g is None:
             return
         node, index = edge
         grads = self.pending.get(node)
@@ -261,6 +269,8 @@ class _Walk:
     def finish(self) -> list[Grad]:
         """Stores the leaves' gradients, or returns the wanted ones."""
         taken = {get_backend(g.device).memory_key(g.array) for g in self.given}
+        if self.ready is not None:
+            self.ready.finish(self.leaves)
         for key, (leaf, g) in self.leaves.items():
             for hook in tuple(leaf._hooks or ()):
                 g = _hooked(hook, g)

@@ -99,21 +99,38 @@ class Images:
         choices = augment or Augment()
         parts = epoch_order(len(self.labels), batch_size, seed, epoch, start_step, shuffle, drop_last,
                             joined=bool(choices.mixing))
+        self._check(choices)
+        return (self.batch(index, seed=seed, epoch=epoch, augment=augment, rows=rows)
+                for index, rows in choices.rows_ahead(parts, self.images.shape[1:3], seed=seed, epoch=epoch))
+
+    @checked
+    def batch(self, index: np.ndarray, *, seed: int = 0, epoch: int = 0, augment: Augment | None = None,
+              rows: np.ndarray | None = None) -> Batch:
+        """Returns the images of these numbers as `batches` would: each looks as it does in any other batch.
+
+        Args:
+            index: numbers of images.  Shape (B,), int64; with mixing (B + 1,), the image in front of the first one too.
+            seed, epoch, augment: as in `batches`.
+            rows: of these images, from `Augment.rows_ahead`; None makes them.
+        Returns:
+            what `batches` yields.
+        Raises:
+            ConfigError: if augment has a mask_fill; DataError: if it does not know images of so many channels.
+        """
+        choices = augment or Augment()
+        self._check(choices)
+        x = choices.applied(self.images, tensor(index, device=self.device), self.mean, self.std, index, None, seed=seed,
+                            epoch=epoch, rows=rows)
+        if choices.mixing:
+            return choices.mixed(x, self.labels[index], index, choices.classes or len(self.data.classes), seed=seed,
+                                 epoch=epoch)
+        return x, tensor(self.labels[index], device=self.device)
+
+    def _check(self, choices: Augment) -> None:
         check_channels(choices, self.images.shape[3])
         if choices.mask_fill is not None:
             raise ConfigError(message("batches", f"mask_fill={choices.mask_fill}, and there are labels and no masks",
                                       "leave mask_fill out, or use DataLoader((images, masks))"))
-
-        def batch(index: np.ndarray, rows: np.ndarray | None) -> Batch:
-            x = choices.applied(self.images, tensor(index, device=self.device), self.mean, self.std, index, None,
-                                seed=seed, epoch=epoch, rows=rows)
-            if choices.mixing:
-                return choices.mixed(x, self.labels[index], index, choices.classes or len(self.data.classes), seed=seed,
-                                     epoch=epoch)
-            return x, tensor(self.labels[index], device=self.device)
-
-        return (batch(index, rows) for index, rows in choices.rows_ahead(parts, self.images.shape[1:3], seed=seed,
-                                                                         epoch=epoch))
 
 
 def resident(a: np.ndarray, device: str) -> Tensor:

@@ -72,7 +72,7 @@ TOP = {
     "concatenate": "alpha.concat(xs, axis)", "kron": "np.kron(x.numpy(), y.numpy())",
     "set_grad_enabled": "with alpha.no_grad(): or alpha.enable_grad():",
     "cdist": "((x[:, None] - y[None]) ** 2).sum(-1).sqrt()", "linalg": "np.linalg of x.numpy(); x.norm(), alpha.einsum",
-    "fft": "np.fft of x.numpy()", "distributed": "there is one device to a process",
+    "fft": "np.fft of x.numpy()", "distributed": "alpha.dist, after alpha.dist.init(): docs/distributed.md",
     "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": _THREADS,
     "log_softmax": "alpha.nn.functional.log_softmax(x, dim), x.log_softmax(dim)", "inf": 'float("inf")',
     "nan": 'float("nan")', "pi": "math.pi", "swapaxes": "x.swapaxes(a, b)", "add": "x + y", "sub": "x - y",
@@ -93,7 +93,7 @@ NN = {
     **dict.fromkeys(("TransformerDecoder", "TransformerDecoderLayer"), "write it with MultiheadAttention, Linear and "
                     "LayerNorm, as nn.TransformerEncoderLayer is"),
     "Conv3d": "there are maps of one and two axes: Conv1d, Conv2d", "BatchNorm3d": "BatchNorm2d takes any axes",
-    "SyncBatchNorm": "BatchNorm2d; there is one device", "DataParallel": "there is one device to a process",
+    "SyncBatchNorm": "alpha.dist.SyncBatchNorm", "DataParallel": "alpha.dist.DataParallel, a rank for each GPU",
     "LSTM": "write the cell as a Module, with Linear", "GRU": "write the cell as a Module, with Linear",
     "RNN": "write the cell as a Module, with Linear", "Transformer": "TransformerEncoder; a decoder is "
     "MultiheadAttention, Linear and LayerNorm", "Swish": "nn.SiLU",
@@ -102,7 +102,7 @@ NN = {
     **dict.fromkeys(("weight_norm", "spectral_norm"), "there is none: make the weight anew in forward, as w = g * v / "
                     "v.norm()"),
     "CTCLoss": "there is none", "Bilinear": "write it with matmul", "modules": "alpha.nn itself",
-    "parallel": "there is one device to a process", "AdaptiveLogSoftmaxWithLoss": "CrossEntropyLoss",
+    "parallel": "alpha.dist.DataParallel, a rank for each GPU", "AdaptiveLogSoftmaxWithLoss": "CrossEntropyLoss",
     "MSE": "nn.MSELoss", "BCE": "nn.BCELoss", "FractionalMaxPool2d": "MaxPool2d",
 }
 
@@ -150,7 +150,8 @@ DATA = {
     "the order that is wanted", "RandomSampler": "DataLoader(shuffle=True)", "SequentialSampler": "shuffle=False",
     "WeightedRandomSampler": "Subset(data, rng.choice(len(data), n, p=weights))", "BatchSampler": "batch_size=",
     "default_collate": "items are stacked part by part", "get_worker_info": "transform(x, rng) gets a generator",
-    "DistributedSampler": "there is one device to a process", "StackDataset": "an object with __getitem__ of one's own",
+    "DistributedSampler": "alpha.dist.world().part(rows), a rank's rows of a batch",
+    "StackDataset": "an object with __getitem__ of one's own",
 }
 
 INIT = {
@@ -162,6 +163,13 @@ CHECKPOINT = {"checkpoint": "alpha.recompute(f)(*args)", "checkpoint_sequential"
               "save_file": "alpha.checkpoint.save(path, tensors)", "load_file": "alpha.checkpoint.load(path)"}
 
 ONNX = {"dynamo_export": "alpha.onnx.export", "verify": "onnxruntime runs the file"}
+
+DIST = {"init_process_group": "alpha.dist.init()", "get_rank": "alpha.dist.world().rank",
+        "get_world_size": "alpha.dist.world().size", "destroy_process_group": "alpha.dist.world().finish()",
+        "DistributedDataParallel": "alpha.dist.DataParallel", "FullyShardedDataParallel": "alpha.dist.DataParallel: "
+        "each rank has the whole model", "barrier": "alpha.dist.world().barrier()",
+        "all_reduce": "alpha.dist.world().all_reduce(x), which returns the sum",
+        "broadcast": "alpha.dist.world().broadcast(x, root=0), which returns the tensor"}
 
 TRAINING = {"train": "alpha.training.fit(model, train, val)", "EarlyStopping": "a Callback whose on_epoch calls "
             "run.stop(): docs/train_your_own.md", "ModelCheckpoint": "a Callback, and alpha.save(model, path)"}
@@ -198,7 +206,8 @@ PLACES = (("alpha", "alpha.{}"), ("alpha.nn.functional", "alpha.nn.functional.{}
           ("alpha.ops", "alpha.ops.{}"), ("alpha.optim", "alpha.optim.{}"), ("alpha.nn.init", "alpha.nn.init.{}"),
           ("alpha.optim.schedule", "alpha.optim.schedule.{}"), ("alpha.data", "alpha.data.{}"),
           ("alpha.checkpoint", "alpha.checkpoint.{}"), ("alpha.training", "alpha.training.{}"),
-          ("alpha.testing", "alpha.testing.{}"), ("alpha.onnx", "alpha.onnx.{}"), ("alpha.cuda", "alpha.cuda.{}"))
+          ("alpha.testing", "alpha.testing.{}"), ("alpha.onnx", "alpha.onnx.{}"), ("alpha.cuda", "alpha.cuda.{}"),
+          ("alpha.dist", "alpha.dist.{}"))
 CLASSES = (("alpha", "Tensor", "x.{}(...)"), ("alpha.nn", "Module", "model.{}(...)"),
            ("alpha.optim", "Optimizer", "optimizer.{}(...)"))
 NEW = {     # where -> how something of one's own is made

@@ -1,0 +1,30 @@
+"""Runs of the training program, one after another on the same ranks: mpirun -n 2 python -m tests.dist.runs FOLDER."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.dist.small import settings
+from train import ranks, report
+from train.loop import evaluate_checkpoint, run
+
+
+def main(folder: str, size: str) -> None:
+    root = Path(folder)
+    report.can_plot = lambda: False     # pictures take longer than the runs
+    with ranks.joined(settings(str(root))):
+        run(settings(str(root / f"plain-{size}")))
+        run(settings(str(root / f"exact-{size}"), exact_over=8))
+        moved = str(root / "moved")     # begun on 2 ranks, ended on 4
+        if size == "2":
+            run(settings(moved, exact_over=8, max_steps=10))
+        else:
+            run(settings(moved, exact_over=8, resume="auto"))
+            run(settings(str(root / "own-statistics"), sync_batch_norm=False, gradient_dtype="float16"))
+            accuracy = evaluate_checkpoint(settings(str(root / "plain-2"), resume="auto", evaluate=True))
+            print(f"evaluated: {accuracy!r}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
