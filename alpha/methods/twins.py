@@ -20,8 +20,9 @@ TENSOR = {
     "squeeze_": "write t = t.squeeze(...)", "unsqueeze_": "write t = t.unsqueeze(axis)",
     "stride": "elements lie in the order of indices", "masked_fill_": "write t = t.masked_fill(mask, v)",
     "scatter_": "write t = t.scatter(...)", "storage": "t.array is the backend's array",
-    "scatter_add_": "write t = t.scatter_add(...)", "index_add": "x.scatter_add(axis, index, src)",
-    "index_add_": "write t = t.scatter_add(axis, index, src)", "index_fill": "alpha.where(mask, value, x)",
+    "scatter_add_": "write t = t.scatter_add(...)", "index_add_": "write t = t.index_add(axis, index, src)",
+    "scatter_reduce_": "write t = t.scatter_reduce(axis, index, src, reduce)",
+    "index_fill": "alpha.where(mask, value, x)", "bernoulli_": "alpha.bernoulli(x)",
     "grad_fn": "repr(t) names the op that made t; t.is_leaf says whether one did",
     "pin_memory": "copies pin by themselves", "retain_grad": "t.register_hook(f) is called with the gradient of a "
     "tensor that ops made", "is_sparse": "all tensors are dense", "data_ptr": "t.array is the backend's array",
@@ -31,7 +32,6 @@ TENSOR = {
     "unfold": "slices; of maps, alpha.nn.functional.unfold",
     "names": "axes have no names", "device_": "t.to(device)", "to_sparse": "all tensors are dense", "put_": _ITSELF,
     "index_put_": "x[indices] = values, under alpha.no_grad()", "random_": "alpha.randint(low, high, shape)",
-    "bernoulli": "alpha.rand_like(x) < p", "multinomial": "a draw from NumPy: np.random.default_rng().choice",
     "histc": "np.histogram(x.numpy())", "cross": "products of slices", "dist": "(x - y).norm()",
     "frac": "x - x.trunc()", "clamp_min": "x.clamp(min=low)", "clamp_max": "x.clamp(max=high)",
     "aminmax": "x.min(axis), x.max(axis)", "amax": "x.max(axis)", "amin": "x.min(axis)",
@@ -70,7 +70,7 @@ TOP = {
     "as_tensor": "alpha.tensor(values), which copies; alpha.from_dlpack(array) shares",
     "concatenate": "alpha.concat(xs, axis)", "kron": "np.kron(x.numpy(), y.numpy())",
     "set_grad_enabled": "with alpha.no_grad(): or alpha.enable_grad():",
-    "cdist": "((x[:, None] - y[None]) ** 2).sum(-1).sqrt()", "linalg": "np.linalg of x.numpy(); x.norm(), alpha.einsum",
+    "linalg": "np.linalg of x.numpy(); x.norm(), alpha.einsum",
     "fft": "np.fft of x.numpy()", "distributed": "there is one device to a process",
     "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": _THREADS,
     "log_softmax": "alpha.nn.functional.log_softmax(x, dim), x.log_softmax(dim)", "inf": 'float("inf")',
@@ -82,7 +82,7 @@ TOP = {
     "use_deterministic_algorithms": "leave it out: results are always the same",
     "set_float32_matmul_precision": 'alpha.precision("tf32")', "strided": "all tensors are dense",
     "hub": "models.create", "vmap": "ops take any number of leading axes",
-    "meshgrid": "alpha.arange(n).reshape(-1, 1).expand(n, m)", "random_split": "alpha.data.random_split",
+    "random_split": "alpha.data.random_split",
     "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"),
                     "operators: x == y, x != y, x < y, ..."),
@@ -96,18 +96,19 @@ NN = {
     "LSTM": "write the cell as a Module, with Linear", "GRU": "write the cell as a Module, with Linear",
     "RNN": "write the cell as a Module, with Linear", "Transformer": "TransformerEncoder; a decoder is "
     "MultiheadAttention, Linear and LayerNorm", "Swish": "nn.SiLU",
+    "StochasticDepth": "nn.DropPath(p)", "SqueezeExcitation": "nn.SqueezeExcite",
     "utils": "clip_grad_norm_ and clip_grad_value_ are in alpha.optim; weight_norm, spectral_norm and parametrizations "
     "are not there: make the weight anew in forward",
     **dict.fromkeys(("weight_norm", "spectral_norm"), "there is none: make the weight anew in forward, as w = g * v / "
                     "v.norm()"),
-    "CTCLoss": "there is none", "Bilinear": "write it with matmul", "modules": "alpha.nn itself",
+    "Bilinear": "write it with matmul", "modules": "alpha.nn itself",
     "parallel": "there is one device to a process", "AdaptiveLogSoftmaxWithLoss": "CrossEntropyLoss",
     "MSE": "nn.MSELoss", "BCE": "nn.BCELoss", "FractionalMaxPool2d": "MaxPool2d",
 }
 
 FUNCTIONAL = {
-    "grid_sample": "there is none: alpha.nn.functional.interpolate resizes maps; an op of your own samples at other "
-    "places: docs/add_a_layer.md",
+    "sigmoid_focal_loss": "alpha.nn.functional.focal_loss(x, target, reduction=...)", "upsample":
+    "alpha.nn.functional.interpolate(x, size)",
 }
 
 CUDA = {

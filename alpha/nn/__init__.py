@@ -34,6 +34,7 @@ from alpha.nn.activation import (
     Threshold,
 )
 from alpha.nn.attention import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
+from alpha.nn.blocks import ArcFace, DropPath, SqueezeExcite
 from alpha.nn.coconv import CoConv2d
 from alpha.nn.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from alpha.nn.conv import Conv2d, ConvTranspose2d
@@ -72,6 +73,9 @@ from alpha.nn.loss import (
     BCELoss,
     BCEWithLogitsLoss,
     CrossEntropyLoss,
+    CTCLoss,
+    DiceLoss,
+    FocalLoss,
     HuberLoss,
     KLDivLoss,
     L1Loss,
@@ -80,7 +84,7 @@ from alpha.nn.loss import (
     SmoothL1Loss,
 )
 from alpha.nn.module import Module, Parameter
-from alpha.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm2d, LayerNorm, RMSNorm
+from alpha.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm2d, LayerNorm, LayerNorm2d, RMSNorm
 from alpha.nn.pool import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, MaxPool2d, MaxUnpool2d
 from alpha.nn.summary import Summary, summary
 
@@ -94,12 +98,14 @@ __all__ = [
     "AdaptiveAvgPool2d",
     "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
+    "ArcFace",
     "AvgPool1d",
     "AvgPool2d",
     "BCELoss",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
+    "CTCLoss",
     "ChannelShuffle",
     "CircularPad2d",
     "CoConv2d",
@@ -110,11 +116,14 @@ __all__ = [
     "CosineEmbeddingLoss",
     "CosineSimilarity",
     "CrossEntropyLoss",
+    "DiceLoss",
+    "DropPath",
     "Dropout",
     "Dropout1d",
     "Dropout2d",
     "Embedding",
     "Flatten",
+    "FocalLoss",
     "Fold",
     "GaussianNLLLoss",
     "GroupNorm",
@@ -130,6 +139,7 @@ __all__ = [
     "L1Loss",
     "Lambda",
     "LayerNorm",
+    "LayerNorm2d",
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
@@ -171,6 +181,7 @@ __all__ = [
     "Softplus",
     "Softshrink",
     "Softsign",
+    "SqueezeExcite",
     "Summary",
     "Tanh",
     "Tanhshrink",

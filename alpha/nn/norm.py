@@ -122,6 +122,30 @@ class LayerNorm(Module):
         return f"{self.normalized_shape}, eps={self.eps}"
 
 
+class LayerNorm2d(LayerNorm):
+    """Normalisation of each pixel over its channels: LayerNorm of maps, by the name of networks with channels first.
+
+    Args:
+        num_channels: channels C.
+        eps: added to the variance.
+        affine: whether there are weight and bias.
+    Shape: x (N, H, W, C) -> y of the same shape.
+    Parameters: weight (C,), bias (C,); they start as 1 and 0.
+    Raises:
+        ShapeError: x is no batch of maps.
+    """
+
+    @checked
+    def __init__(self, num_channels: Count, eps: Positive = 1e-6, affine: bool = True) -> None:
+        super().__init__(num_channels, eps, affine)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 4:
+            raise ShapeError(message("LayerNorm2d", f"x has {x.ndim} axes, 4 are needed (N H W C)",
+                                     "reshape x, or use LayerNorm", x=x.shape))
+        return super().forward(x)
+
+
 class RMSNorm(LayerNorm):
     """Each sample by the root of its mean square over the last axes.
 

@@ -45,7 +45,7 @@ from alpha.ops.composed.activations import (
     celu, glu, gumbel_softmax, hardshrink, hardsigmoid, hardtanh, logsigmoid, mish, prelu, selu, softmin,
     softshrink, softsign, tanhshrink, threshold,
 )
-from alpha.ops.composed.vectors import cosine_similarity, pairwise_distance, rms_norm
+from alpha.ops.composed.vectors import cdist, cosine_similarity, pairwise_distance, rms_norm
 from alpha.ops.composed.windows import fold, unfold
 from alpha.ops.composed.losses import (
     cosine_embedding_loss, gaussian_nll_loss, hinge_embedding_loss, margin_ranking_loss, multi_margin_loss,
@@ -57,6 +57,11 @@ from alpha.ops.composed.image import (
     channel_shuffle, embedding, interpolate, local_response_norm, pad, pixel_shuffle, pixel_unshuffle,
 )
 from alpha.ops.composed.pools import avg_pool_windows, max_pool_windows
+from alpha.ops.composed.sampling import affine_grid, grid_sample
+from alpha.ops.composed.imbalance import dice_loss, focal_loss
+from alpha.ops.composed.ctc import ctc_loss
+from alpha.ops.composed.places import index_add, meshgrid, scatter_reduce
+from alpha.ops.composed.draws import bernoulli, multinomial
 from alpha.ops.index import (
     argsort, cumprod, cumsum, gather, index_select, moveaxis, one_hot, scatter, scatter_add, sort, take_along_axis,
     topk,
@@ -98,6 +103,7 @@ __all__ = [
     "addcdiv",
     "addcmul",
     "addmm",
+    "affine_grid",
     "all",
     "allclose",
     "any",
@@ -115,10 +121,12 @@ __all__ = [
     "batch_norm",
     "bce_loss",
     "bce_with_logits_loss",
+    "bernoulli",
     "bincount",
     "bmm",
     "broadcast_to",
     "cast",
+    "cdist",
     "ceil",
     "celu",
     "channel_shuffle",
@@ -143,10 +151,12 @@ __all__ = [
     "cosine_similarity",
     "count_nonzero",
     "cross_entropy",
+    "ctc_loss",
     "cumprod",
     "cumsum",
     "diag",
     "diagonal",
+    "dice_loss",
     "diff",
     "div",
     "dot",
@@ -170,6 +180,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "fmod",
+    "focal_loss",
     "fold",
     "from_numpy",
     "full",
@@ -181,6 +192,7 @@ __all__ = [
     "gelu_tanh",
     "getitem",
     "glu",
+    "grid_sample",
     "group_norm",
     "gt",
     "gumbel_softmax",
@@ -192,6 +204,7 @@ __all__ = [
     "hstack",
     "huber_loss",
     "hypot",
+    "index_add",
     "index_select",
     "interpolate",
     "isclose",
@@ -232,6 +245,7 @@ __all__ = [
     "maximum",
     "mean",
     "median",
+    "meshgrid",
     "min",
     "minimum",
     "mish",
@@ -240,6 +254,7 @@ __all__ = [
     "mse_loss",
     "mul",
     "multi_margin_loss",
+    "multinomial",
     "mv",
     "nan_to_num",
     "narrow",
@@ -283,6 +298,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "scatter",
     "scatter_add",
+    "scatter_reduce",
     "select",
     "selu",
     "setitem",

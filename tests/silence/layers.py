@@ -35,7 +35,9 @@ LAYERS: dict[str, list[Call]] = {
        for name in ("AvgPool2d", "MaxPool2d")},
     "BatchNorm1d": [layer(4, on=Array(5, 4))], "BatchNorm2d": [layer(4, on=MAP)], "InstanceNorm2d": [layer(4, on=MAP)],
     "GroupNorm": [layer(2, 4, on=MAP)], "LayerNorm": [layer(4, on=MAP)], "RMSNorm": [layer(4, on=MAP)],
-    "LocalResponseNorm": [layer(3, on=MAP)],
+    "LocalResponseNorm": [layer(3, on=MAP)], "LayerNorm2d": [layer(4, on=MAP)],
+    "SqueezeExcite": [layer(4, on=MAP), layer(4, 2, on=MAP)], "DropPath": [layer(0.4, on=A), layer(on=A)],
+    "ArcFace": [layer(4, 4, on=[A, LABELS])],
     "Conv1d": [layer(4, 4, 3, on=LINE), layer(4, 4, 3, padding=1, on=LINE)],
     "Conv2d": [layer(4, 4, 3, on=MAP), layer(4, 4, 3, padding=1, on=MAP)],
     "CoConv2d": [layer(4, 8, on=MAP)],
@@ -58,6 +60,9 @@ LAYERS: dict[str, list[Call]] = {
     "CosineEmbeddingLoss": [layer(on=[A, A, Array(values=[-1, -1, -1])])],
     "GaussianNLLLoss": [layer(on=[A, B, SHARE])], "MarginRankingLoss": [layer(on=[A, B, SIGNS])],
     "SoftMarginLoss": [layer(on=[A, SIGNS])],
+    "FocalLoss": [layer(on=[A, SHARE])], "DiceLoss": [layer(on=[SHARE, SHARE])],
+    "CTCLoss": [layer(on=[Array(4, 2, 4), [[1, 1], [2, 1]], [4, 4], [2, 2]]),
+                layer(on=[Array(4, 2, 4), [[1, 1], [2, 1]], [2, 4], [2, 2]])],
     "PoissonNLLLoss": [layer(on=[A, Array(values=[[0, 1, 2, 3], [4, 0, 1, 2], [3, 3, 1, 0]], grad=False)]),
                        layer(log_input=False, on=[POSITIVE, B])],
     "TripletMarginLoss": [layer(margin=4.0, on=[A, B, Array(3, 4, seed=7)])],
@@ -237,6 +242,7 @@ SCHEDULES: dict[str, list[Call]] = {
 }
 
 VALUES: dict[str, list[Any]] = {
+    "SqueezeExcite.squeeze_channels": [3], "SqueezeExcite.activation": ["silu", "gelu"],
     "CrossEntropyLoss.weight": [SPREAD], "NLLLoss.weight": [SPREAD], "MultiMarginLoss.weight": [SPREAD],
     "CrossEntropyLoss.ignore_index": [0, 3], "NLLLoss.ignore_index": [0, 3], "BCEWithLogitsLoss.pos_weight": [SPREAD],
     "MultiMarginLoss.p": [2], "TripletMarginLoss.p": [1.0], "PReLU.num_parameters": [4], "GLU.axis": [0],
