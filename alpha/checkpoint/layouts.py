@@ -55,6 +55,8 @@ def layouts(where: str, model: Module) -> dict[str, Layout]:
             raise CheckpointError(message(where, f"{type(module).__name__}.torch_channels_first is {shown(names)}, not "
                                           "a tuple of names", 'write torch_channels_first = ("weight",)'))
         for name in names:
+            if name in vars(module).get("parametrizations", ()):
+                continue    # computed from others, which say so themselves
             t = getattr(module, name, None)
             if t is None:
                 continue  # such as the bias of a layer without one

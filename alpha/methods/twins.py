@@ -97,13 +97,19 @@ NN = {
     "RNN": "write the cell as a Module, with Linear", "Transformer": "TransformerEncoder; a decoder is "
     "MultiheadAttention, Linear and LayerNorm", "Swish": "nn.SiLU",
     "StochasticDepth": "nn.DropPath(p)", "SqueezeExcitation": "nn.SqueezeExcite",
-    "utils": "clip_grad_norm_ and clip_grad_value_ are in alpha.optim; weight_norm, spectral_norm and parametrizations "
-    "are not there: make the weight anew in forward",
-    **dict.fromkeys(("weight_norm", "spectral_norm"), "there is none: make the weight anew in forward, as w = g * v / "
-                    "v.norm()"),
+    **dict.fromkeys(("weight_norm", "spectral_norm"), "alpha.nn.utils.weight_norm(layer), spectral_norm(layer)"),
     "Bilinear": "write it with matmul", "modules": "alpha.nn itself",
     "parallel": "there is one device to a process", "AdaptiveLogSoftmaxWithLoss": "CrossEntropyLoss",
     "MSE": "nn.MSELoss", "BCE": "nn.BCELoss", "FractionalMaxPool2d": "MaxPool2d",
+}
+
+UTILS = {
+    **dict.fromkeys(("parametrizations", "parametrize"), "alpha.nn.utils.weight_norm, spectral_norm and "
+                    "register_parametrization"),
+    **dict.fromkeys(("remove_weight_norm", "remove_spectral_norm"), "alpha.nn.utils.remove_parametrizations(layer)"),
+    "clip_grad_norm_": "alpha.optim.clip_grad_norm_", "clip_grad_value_": "alpha.optim.clip_grad_value_",
+    "rnn": "sequences are padded to one length", "prune": "w *= mask, under alpha.no_grad()",
+    "parameters_to_vector": "alpha.concat([p.flatten() for p in model.parameters()])",
 }
 
 FUNCTIONAL = {
@@ -196,6 +202,7 @@ MODULE = {
 # Where a public name may be: the module, and how it is written. Modules that come with other names alone stand last.
 PLACES = (("alpha", "alpha.{}"), ("alpha.nn.functional", "alpha.nn.functional.{}"), ("alpha.nn", "alpha.nn.{}"),
           ("alpha.ops", "alpha.ops.{}"), ("alpha.optim", "alpha.optim.{}"), ("alpha.nn.init", "alpha.nn.init.{}"),
+          ("alpha.nn.utils", "alpha.nn.utils.{}"),
           ("alpha.optim.schedule", "alpha.optim.schedule.{}"), ("alpha.data", "alpha.data.{}"),
           ("alpha.checkpoint", "alpha.checkpoint.{}"), ("alpha.training", "alpha.training.{}"),
           ("alpha.testing", "alpha.testing.{}"), ("alpha.onnx", "alpha.onnx.{}"), ("alpha.cuda", "alpha.cuda.{}"))

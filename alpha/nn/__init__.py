@@ -3,7 +3,7 @@
 import sys
 
 from alpha.methods import twins
-from alpha.nn import functional, init
+from alpha.nn import functional, init, utils
 from alpha.nn.activation import (
     CELU,
     ELU,
@@ -196,6 +196,7 @@ __all__ = [
     "functional",
     "init",
     "summary",
+    "utils",
 ]
 
 

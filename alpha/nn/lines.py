@@ -51,7 +51,8 @@ class Conv1d(Conv2d):
         maps = _as_maps(self, x)
         if self.border != ((0, 0), (0, 0)):
             maps = self._bordered(maps)
-        w = self.weight.reshape(self.weight.shape[0], 1, *self.weight.shape[1:])
+        w: Tensor = self.weight     # which may be computed each time that it is read
+        w = w.reshape(w.shape[0], 1, *w.shape[1:])
         return _as_lines(ops.conv2d_bias_act(maps, w, self.bias, activation=activation, **self.geometry))
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:

@@ -132,6 +132,24 @@ INIT: dict[str, list[Call]] = {
 }
 
 
+def computed(f: Callable[..., Any], **given: Any) -> Any:
+    """A layer whose weight is computed, over maps, and what it is then made of."""
+    made = f(nn.Conv2d(4, 4, 3), **{"name": "weight", **given})
+    results = made(real(MAP))
+    backward(results)
+    return results, {name: p.grad for name, p in made.named_parameters()}, made.state_dict()
+
+
+def plain_again(f: Callable[..., Any], **given: Any) -> Any:
+    """A weight that was computed."""
+    made = f(nn.utils.spectral_norm(nn.Linear(4, 3), given.get("name", "weight")), **given)
+    return made.state_dict()
+
+
+UTILS: dict[str, list[Call]] = {"weight_norm": [computed], "spectral_norm": [computed],
+                                "remove_parametrizations": [plain_again]}
+
+
 def stepped(*, matrices: bool = False, first: float = 1.0, falls: bool = False, steps: int = 3, **fixed: Any) -> Call:
     """Returns a call that makes an optimizer and takes steps: the parameters, and the state."""
     def call(f: Callable[..., Any], **given: Any) -> Any:
@@ -242,6 +260,8 @@ SCHEDULES: dict[str, list[Call]] = {
 }
 
 VALUES: dict[str, list[Any]] = {
+    "weight_norm.name": ["bias"], "weight_norm.dim": [3, None], "spectral_norm.name": ["bias"],
+    "spectral_norm.dim": [3], "spectral_norm.eps": [30.0], "remove_parametrizations.name": ["bias"],
     "SqueezeExcite.squeeze_channels": [3], "SqueezeExcite.activation": ["silu", "gelu"],
     "CrossEntropyLoss.weight": [SPREAD], "NLLLoss.weight": [SPREAD], "MultiMarginLoss.weight": [SPREAD],
     "CrossEntropyLoss.ignore_index": [0, 3], "NLLLoss.ignore_index": [0, 3], "BCEWithLogitsLoss.pos_weight": [SPREAD],
