@@ -93,8 +93,7 @@ NN = {
                     "LayerNorm, as nn.TransformerEncoderLayer is"),
     "Conv3d": "there are maps of one and two axes: Conv1d, Conv2d", "BatchNorm3d": "BatchNorm2d takes any axes",
     "SyncBatchNorm": "BatchNorm2d; there is one device", "DataParallel": "there is one device to a process",
-    "LSTM": "write the cell as a Module, with Linear", "GRU": "write the cell as a Module, with Linear",
-    "RNN": "write the cell as a Module, with Linear", "Transformer": "TransformerEncoder; a decoder is "
+    "Transformer": "TransformerEncoder; a decoder is "
     "MultiheadAttention, Linear and LayerNorm", "Swish": "nn.SiLU",
     "StochasticDepth": "nn.DropPath(p)", "SqueezeExcitation": "nn.SqueezeExcite",
     **dict.fromkeys(("weight_norm", "spectral_norm"), "alpha.nn.utils.weight_norm(layer), spectral_norm(layer)"),
@@ -190,6 +189,7 @@ SCALER = {
 }
 
 MODULE = {
+    "flatten_parameters": "leave it out: products read the parameters where they are",
     "reset_parameters": "make the layer anew, or alpha.nn.init.kaiming_uniform_(layer.weight)", "module": "the model "
     "itself: there is one device to a process", "float16": "model.to(dtype=...)",
     "share_memory": "modules are not shared",

@@ -86,6 +86,7 @@ from alpha.nn.loss import (
 from alpha.nn.module import Module, Parameter
 from alpha.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm2d, LayerNorm, LayerNorm2d, RMSNorm
 from alpha.nn.pool import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, MaxPool2d, MaxUnpool2d
+from alpha.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from alpha.nn.summary import Summary, summary
 
 __all__ = [
@@ -93,6 +94,9 @@ __all__ = [
     "ELU",
     "GELU",
     "GLU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "SELU",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
@@ -125,6 +129,7 @@ __all__ = [
     "Flatten",
     "FocalLoss",
     "Fold",
+    "GRUCell",
     "GaussianNLLLoss",
     "GroupNorm",
     "Hardshrink",
@@ -137,6 +142,7 @@ __all__ = [
     "InstanceNorm2d",
     "KLDivLoss",
     "L1Loss",
+    "LSTMCell",
     "Lambda",
     "LayerNorm",
     "LayerNorm2d",
@@ -166,6 +172,7 @@ __all__ = [
     "PixelUnshuffle",
     "PoissonNLLLoss",
     "RMSNorm",
+    "RNNCell",
     "ReLU",
     "ReLU6",
     "ReflectionPad2d",

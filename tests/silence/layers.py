@@ -52,6 +52,8 @@ LAYERS: dict[str, list[Call]] = {
     "PairwiseDistance": [layer(on=[A, B])],
     "MaxUnpool2d": [layer(2, on=[Array(2, 3, 3, 1), Array(
         values=(np.arange(9).reshape(3, 3) * 2 + np.zeros((2, 1, 1), int))[..., None], dtype="int64")])],
+    **{name: [layer(4, 3, on=LINE), layer(4, 3, num_layers=2, on=LINE)] for name in ("RNN", "LSTM", "GRU")},
+    **{name: [layer(4, 3, on=A)] for name in ("RNNCell", "LSTMCell", "GRUCell")},
     # losses
     **{name: [layer(on=[A, B])] for name in ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")},
     "BCELoss": [layer(on=[SHARE, SHARE])], "BCEWithLogitsLoss": [layer(on=[A, SHARE])],
