@@ -205,3 +205,74 @@ def cdist(draw: Draw) -> Twin:
         d = (t[..., :, None, :] - y[..., None, :, :]).abs()
         return d.amax(-1) if p == float("inf") else (d ** p).sum(-1) ** (1 / p)
     return Twin(lambda x, y: ops.cdist(x, y, p), theirs, [floats((*lead, 3, d), 1), floats((*lead, 2, d), 2)])
+
+
+# ---- volumes ---------------------------------------------------------------------------------------------------------
+
+
+def deep(weight: Any) -> Any:
+    """Filters (OC, FD, FH, FW, IC) as PyTorch has them."""
+    return weight.movedim(-1, 1)
+
+
+def _triple(draw: Draw, low: int, high: int) -> tuple[int, ...]:
+    return tuple(draw(st.integers(low, high)) for _ in range(3))
+
+
+@twin
+def conv3d(draw: Draw) -> Twin:
+    groups, oc, c = draw(st.integers(1, 2)), draw(some), draw(some)
+    f, s, p, d = _triple(draw, 1, 2), _triple(draw, 1, 2), _triple(draw, 0, 2), _triple(draw, 1, 2)
+    given = dict(stride=s, padding=p, dilation=d, groups=groups)
+    return Twin(lambda x, w, b: ops.conv3d(x, w, b, **given),
+                nchw(lambda t, w, b: F().conv3d(t, deep(w), b, **given)),
+                [floats((2, 3, 4, 3, c * groups), 1), floats((oc * groups, *f, c), 2), floats((oc * groups,), 3)])
+
+
+@twin
+def conv_transpose3d(draw: Draw) -> Twin:
+    groups, oc, c = draw(st.integers(1, 2)), draw(some), draw(some)
+    f, s, d = _triple(draw, 1, 3), _triple(draw, 1, 2), _triple(draw, 1, 2)
+    p = tuple(draw(st.integers(0, (n - 1) // 2)) for n in f)
+    extra = tuple(draw(st.integers(0, max(m, n) - 1)) for m, n in zip(s, d))
+    given = dict(stride=s, padding=p, output_padding=extra, dilation=d, groups=groups)
+    return Twin(lambda x, w, b: ops.conv_transpose3d(x, w, b, **given),
+                nchw(lambda t, w, b: F().conv_transpose3d(t, deep(w), b, **given)),
+                [floats((2, 2, 3, 2, c * groups), 1), floats((c * groups, *f, oc), 2), floats((oc * groups,), 3)])
+
+
+@twin
+def conv_transpose1d(draw: Draw) -> Twin:
+    f, s, c, oc = draw(some), draw(st.integers(1, 2)), draw(some), draw(some)
+    given = dict(stride=s, padding=draw(st.integers(0, f - 1)), output_padding=draw(st.integers(0, s - 1)))
+    return Twin(lambda x, w, b: ops.conv_transpose1d(x, w, b, **given),
+                nchw(lambda t, w, b: F().conv_transpose1d(t, w.movedim(-1, 1), b, **given)),
+                [floats((2, 4, c), 1), floats((c, f, oc), 2), floats((oc,), 3)])
+
+
+@twin
+def max_pool3d(draw: Draw) -> Twin:
+    k, s, ceil = _triple(draw, 1, 3), _triple(draw, 1, 2), draw(st.booleans())
+    p, d = tuple(draw(st.integers(0, n // 2)) for n in k), (draw(st.integers(1, 2)), 1, 1)
+    return Twin(lambda x: ops.max_pool3d(x, k, s, p, d, ceil), nchw(lambda t: F().max_pool3d(t, k, s, p, d, ceil)),
+                [floats((2, 5, 4, 3, 2), 1)])
+
+
+@twin
+def avg_pool3d(draw: Draw) -> Twin:
+    k, s = _triple(draw, 1, 3), _triple(draw, 1, 2)
+    p = tuple(draw(st.integers(0, n // 2)) for n in k)
+    rest = draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from([None, 5]))
+    return Twin(lambda x: ops.avg_pool3d(x, k, s, p, *rest), nchw(lambda t: F().avg_pool3d(t, k, s, p, *rest)),
+                [floats((2, 5, 4, 3, 2), 1)])
+
+
+def _adaptive(name: str) -> Callable[[Draw], Twin]:
+    def make(draw: Draw) -> Twin:
+        size = _triple(draw, 1, 3)
+        return Twin(lambda x: getattr(ops, name)(x, size), nchw(lambda t: getattr(F(), name)(t, size)),
+                    [floats((2, 4, 3, 5, 2), 1)])
+    return make
+
+
+TWINS |= {name: _adaptive(name) for name in ("adaptive_avg_pool3d", "adaptive_max_pool3d")}

@@ -91,7 +91,6 @@ TOP = {
 NN = {
     **dict.fromkeys(("TransformerDecoder", "TransformerDecoderLayer"), "write it with MultiheadAttention, Linear and "
                     "LayerNorm, as nn.TransformerEncoderLayer is"),
-    "Conv3d": "there are maps of one and two axes: Conv1d, Conv2d", "BatchNorm3d": "BatchNorm2d takes any axes",
     "SyncBatchNorm": "BatchNorm2d; there is one device", "DataParallel": "there is one device to a process",
     "Transformer": "TransformerEncoder; a decoder is "
     "MultiheadAttention, Linear and LayerNorm", "Swish": "nn.SiLU",

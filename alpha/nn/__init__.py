@@ -50,7 +50,7 @@ from alpha.nn.distance import (
     SoftMarginLoss,
     TripletMarginLoss,
 )
-from alpha.nn.dropout import Dropout, Dropout1d, Dropout2d
+from alpha.nn.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from alpha.nn.function import Lambda
 from alpha.nn.image import (
     ChannelShuffle,
@@ -68,7 +68,7 @@ from alpha.nn.image import (
     ZeroPad2d,
 )
 from alpha.nn.linear import Flatten, Identity, Linear, Unflatten
-from alpha.nn.lines import AdaptiveAvgPool1d, AdaptiveMaxPool1d, AvgPool1d, Conv1d, MaxPool1d
+from alpha.nn.lines import AdaptiveAvgPool1d, AdaptiveMaxPool1d, AvgPool1d, Conv1d, ConvTranspose1d, MaxPool1d
 from alpha.nn.loss import (
     BCELoss,
     BCEWithLogitsLoss,
@@ -84,10 +84,22 @@ from alpha.nn.loss import (
     SmoothL1Loss,
 )
 from alpha.nn.module import Module, Parameter
-from alpha.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm2d, LayerNorm, LayerNorm2d, RMSNorm
+from alpha.nn.norm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    LayerNorm2d,
+    RMSNorm,
+)
 from alpha.nn.pool import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, MaxPool2d, MaxUnpool2d
 from alpha.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from alpha.nn.summary import Summary, summary
+from alpha.nn.volumes import AdaptiveAvgPool3d, AdaptiveMaxPool3d, AvgPool3d, Conv3d, ConvTranspose3d, MaxPool3d
 
 __all__ = [
     "CELU",
@@ -100,15 +112,19 @@ __all__ = [
     "SELU",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
     "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
     "ArcFace",
     "AvgPool1d",
     "AvgPool2d",
+    "AvgPool3d",
     "BCELoss",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
+    "BatchNorm3d",
     "CTCLoss",
     "ChannelShuffle",
     "CircularPad2d",
@@ -116,7 +132,10 @@ __all__ = [
     "ConstantPad2d",
     "Conv1d",
     "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
     "ConvTranspose2d",
+    "ConvTranspose3d",
     "CosineEmbeddingLoss",
     "CosineSimilarity",
     "CrossEntropyLoss",
@@ -125,6 +144,7 @@ __all__ = [
     "Dropout",
     "Dropout1d",
     "Dropout2d",
+    "Dropout3d",
     "Embedding",
     "Flatten",
     "FocalLoss",
@@ -139,7 +159,9 @@ __all__ = [
     "HingeEmbeddingLoss",
     "HuberLoss",
     "Identity",
+    "InstanceNorm1d",
     "InstanceNorm2d",
+    "InstanceNorm3d",
     "KLDivLoss",
     "L1Loss",
     "LSTMCell",
@@ -155,6 +177,7 @@ __all__ = [
     "MarginRankingLoss",
     "MaxPool1d",
     "MaxPool2d",
+    "MaxPool3d",
     "MaxUnpool2d",
     "Mish",
     "Module",

@@ -26,10 +26,16 @@ from alpha.inputs.kinds import (
 from alpha.methods import twins
 from alpha.ops import (
     adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
     adaptive_max_pool2d,
+    adaptive_max_pool3d,
     affine_grid,
+    avg_pool3d,
     avg_pool_windows,
     conv2d_bias_act,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose3d,
     cosine_embedding_loss,
     cosine_similarity,
     cross_entropy,
@@ -52,6 +58,7 @@ from alpha.ops import (
     log_softmax,
     logsigmoid,
     margin_ranking_loss,
+    max_pool3d,
     max_pool_windows,
     mse_loss,
     multi_margin_loss,
@@ -103,18 +110,20 @@ from alpha.ops.conv import named_padding
 from alpha.tensor import Tensor
 
 __all__ = [
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d", "affine_grid",
-    "avg_pool1d", "avg_pool2d", "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu",
-    "conv1d", "conv2d", "conv_transpose2d", "cosine_embedding_loss", "cosine_similarity", "cross_entropy", "ctc_loss",
-    "dice_loss", "drop_path", "dropout", "dropout1d", "dropout2d", "elu", "embedding", "focal_loss", "fold",
-    "gaussian_nll_loss", "gelu", "glu", "grid_sample", "group_norm", "gumbel_softmax", "hardshrink", "hardsigmoid",
-    "hardswish", "hardtanh", "hinge_embedding_loss", "huber_loss", "instance_norm", "interpolate", "kl_div",
-    "l1_loss", "layer_norm", "leaky_relu", "linear", "local_response_norm", "log_softmax", "logsigmoid",
-    "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_unpool2d", "mish", "mse_loss", "multi_margin_loss",
-    "nll_loss", "normalize", "one_hot", "pad", "pairwise_distance", "pixel_shuffle", "pixel_unshuffle",
-    "poisson_nll_loss", "prelu", "relu", "relu6", "rms_norm", "scaled_dot_product_attention", "selu", "sigmoid",
-    "silu", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink", "softsign", "tanh",
-    "tanhshrink", "threshold", "triplet_margin_loss", "unfold",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+    "adaptive_max_pool3d", "affine_grid", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_embedding_loss", "cosine_similarity",
+    "cross_entropy", "ctc_loss", "dice_loss", "drop_path", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu",
+    "embedding", "focal_loss", "fold", "gaussian_nll_loss", "gelu", "glu", "grid_sample", "group_norm",
+    "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hinge_embedding_loss", "huber_loss",
+    "instance_norm", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "local_response_norm",
+    "log_softmax", "logsigmoid", "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool2d",
+    "mish", "mse_loss", "multi_margin_loss", "nll_loss", "normalize", "one_hot", "pad", "pairwise_distance",
+    "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "prelu", "relu", "relu6", "rms_norm",
+    "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "soft_margin_loss", "softmax",
+    "softmin", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold", "triplet_margin_loss",
+    "unfold",
 ]
 
 
@@ -216,7 +225,7 @@ def dropout1d(x: Tensor, p: Share = 0.5, training: bool = True) -> Tensor:
     return x * _dropout(ones((x.shape[0], *[1] * (x.ndim - 2), x.shape[-1]), x.dtype, x.device), p)
 
 
-dropout2d = dropout1d
+dropout2d = dropout3d = dropout1d
 
 
 @checked

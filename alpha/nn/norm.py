@@ -76,6 +76,10 @@ class BatchNorm1d(BatchNorm2d):
     """BatchNorm2d by its other name: x (N, C), or (N, L, C), channels last."""
 
 
+class BatchNorm3d(BatchNorm2d):
+    """BatchNorm2d by its other name: x (N, D, H, W, C), channels last."""
+
+
 def counts_for_norm(layer: Module, owner: type[Module], following: Module) -> Callable[[Tensor], Tensor]:
     """Returns `layer` with for_norm where a batch norm in training follows and it has the forward of `owner`."""
     asked = isinstance(following, BatchNorm2d) and following.training
@@ -224,7 +228,7 @@ class InstanceNorm2d(Module):
     @checked
     def __init__(self, num_features: Count, eps: Positive = 1e-5, momentum: Share = 0.1, affine: bool = False) -> None:
         if momentum != 0.1:
-            raise ConfigError(message("InstanceNorm2d", f"momentum={momentum} has no effect: the layer keeps no "
+            raise ConfigError(message(type(self).__name__, f"momentum={momentum} has no effect: the layer keeps no "
                                       "running statistics", "leave momentum out, or use BatchNorm2d"))
         self.num_features, self.eps = num_features, eps
         self.weight = Parameter(ops.ones((num_features,))) if affine else None
@@ -234,9 +238,18 @@ class InstanceNorm2d(Module):
         if self.weight is None:
             _refuse_other_sizes(self, x, self.num_features)
         if isinstance(x, Tensor) and x.ndim > 2 and prod(x.shape[1:-1]) == 1:
-            raise ShapeError(message("InstanceNorm2d", f"x of shape {x.shape} has 1 pixel in a sample, so y would be 0",
+            raise ShapeError(message(type(self).__name__, f"x of shape {x.shape} has 1 pixel in a sample, so y would "
+                                     "be 0",
                                      "pass maps (N, H, W, C) of at least 2 pixels"))
         return ops.group_norm(x, self.weight, self.bias, groups=self.num_features, eps=self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}" + ("" if self.weight is None else ", affine=True")
+
+
+class InstanceNorm1d(InstanceNorm2d):
+    """InstanceNorm2d by its other name: x (N, L, C), channels last."""
+
+
+class InstanceNorm3d(InstanceNorm2d):
+    """InstanceNorm2d by its other name: x (N, D, H, W, C), channels last."""

@@ -62,6 +62,9 @@ from alpha.ops.composed.imbalance import dice_loss, focal_loss
 from alpha.ops.composed.ctc import ctc_loss
 from alpha.ops.composed.places import index_add, meshgrid, scatter_reduce
 from alpha.ops.composed.draws import bernoulli, multinomial
+from alpha.ops.composed.volumes import (
+    adaptive_avg_pool3d, adaptive_max_pool3d, avg_pool3d, conv3d, conv_transpose1d, conv_transpose3d, max_pool3d,
+)
 from alpha.ops.index import (
     argsort, cumprod, cumsum, gather, index_select, moveaxis, one_hot, scatter, scatter_add, sort, take_along_axis,
     topk,
@@ -98,7 +101,9 @@ __all__ = [
     "adamax_step",
     "adamod_step",
     "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
     "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
     "add",
     "addcdiv",
     "addcmul",
@@ -116,6 +121,7 @@ __all__ = [
     "atan2",
     "augment_images",
     "avg_pool2d",
+    "avg_pool3d",
     "avg_pool_windows",
     "baddbmm",
     "batch_norm",
@@ -144,7 +150,10 @@ __all__ = [
     "conv2d_dgrad_add",
     "conv2d_relu_pool",
     "conv2d_wgrad",
+    "conv3d",
+    "conv_transpose1d",
     "conv_transpose2d",
+    "conv_transpose3d",
     "cos",
     "cosh",
     "cosine_embedding_loss",
@@ -240,6 +249,7 @@ __all__ = [
     "matmul",
     "max",
     "max_pool2d",
+    "max_pool3d",
     "max_pool_windows",
     "max_unpool2d",
     "maximum",

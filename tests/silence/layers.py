@@ -10,7 +10,7 @@ import numpy as np
 import alpha
 from alpha import nn, optim
 from alpha.errors import AlphaError
-from tests.silence.ops import FILTERS, LABELS, LINE, MAP, POSITIVE, SHARE, SIGNS, SPREAD, A, B, Call
+from tests.silence.ops import FILTERS, LABELS, LINE, MAP, POSITIVE, SHARE, SIGNS, SPREAD, VOLUME, A, B, Call
 from tests.silence.seen import backward, layer, method, real
 from tests.silence.values import Array
 
@@ -42,6 +42,13 @@ LAYERS: dict[str, list[Call]] = {
     "Conv2d": [layer(4, 4, 3, on=MAP), layer(4, 4, 3, padding=1, on=MAP)],
     "CoConv2d": [layer(4, 8, on=MAP)],
     "ConvTranspose2d": [layer(4, 4, 3, on=MAP), layer(4, 4, 3, 2, on=MAP)],
+    "ConvTranspose1d": [layer(4, 4, 3, on=LINE), layer(4, 4, 3, 2, on=LINE)],
+    "Conv3d": [layer(2, 2, 3, on=VOLUME), layer(2, 2, 3, padding=1, on=VOLUME)],
+    "ConvTranspose3d": [layer(2, 2, 3, on=VOLUME), layer(2, 2, 3, 2, on=VOLUME)],
+    **{name: [layer(2, on=VOLUME), layer(3, 2, 1, on=VOLUME), layer(3, on=VOLUME)] for name in ("MaxPool3d",
+                                                                                                "AvgPool3d")},
+    **{name: [layer(2, on=VOLUME)] for name in ("BatchNorm3d", "InstanceNorm3d")},
+    "InstanceNorm1d": [layer(4, on=LINE)], "Dropout3d": [layer(on=VOLUME)],
     "Linear": [layer(4, 3, on=A), into_torch],
     "Embedding": [layer(4, 3, on=LABELS)], "Unfold": [layer(2, on=MAP)],
     "Fold": [layer((6, 6), 2, on=Array(2, 25, 16)), layer((6, 6), 2, stride=2, on=Array(2, 9, 16)),

@@ -18,6 +18,7 @@ POSITIVE = Array(3, 4, seed=2, low=0.2, high=2.0)
 SHARE = Array(3, 4, seed=3, low=0.05, high=0.95)
 MAP = Array(2, 6, 6, 4)
 LINE = Array(2, 7, 4)
+VOLUME = Array(2, 5, 4, 4, 2)
 FILTERS = Array(4, 3, 3, 4, seed=1)
 LINES = Array(4, 3, 4, seed=1)
 SIGNS = Array(values=[[1, -1, 1, -1], [1, 1, -1, -1], [-1, 1, 1, 1]])
@@ -109,6 +110,10 @@ CALLS: dict[str, list[Call]] = {
     # pools, pictures, windows
     **{name: [op(MAP, 2), op(MAP, 3), op(MAP, 3, 2), op(Array(2, 7, 7, 2), 3, 2, 1)]
        for name in ("avg_pool2d", "max_pool2d", "avg_pool_windows", "max_pool_windows")},
+    **{name: [op(VOLUME, 2), op(VOLUME, 3, 2, 1), op(VOLUME, 3)] for name in ("max_pool3d", "avg_pool3d")},
+    "conv3d": [op(VOLUME, Array(4, 3, 3, 3, 2, seed=1)), op(VOLUME, Array(4, 3, 3, 3, 1, seed=1), groups=2)],
+    **{name: [op(VOLUME, Array(2, 3, 3, 3, 2, seed=1), stride=s) for s in (1, 2)] for name in ("conv_transpose3d",)},
+    "conv_transpose1d": [op(LINE, Array(4, 3, 2, seed=1), stride=s) for s in (1, 2)],
     "interpolate": [op(MAP, size=(9, 9)), op(MAP, scale_factor=2), op(MAP, size=(9, 9), mode="bilinear")],
     "grid_sample": [op(MAP, Array(2, 3, 3, 2))], "affine_grid": [op(Array(2, 2, 3), (2, 4, 5, 1))],
     "local_response_norm": [op(MAP, 3)], "embedding": [op(LABELS, Array(4, 3))],
@@ -206,7 +211,8 @@ VALUES: dict[str, list[Any]] = {
     "backward.gradient": [Array(values=[2.0, 3.0], grad=False)], "backward.retain_graph": [True],
     "grad.retain_graph": [True], "loss_scale_step.growth_interval": [3, 4], "squeeze.axis": [0], "roll.axis": [0, 1],
     "conv2d_relu_pool.pool_stride": [1],
-    "tril.diagonal": [1],
+    "tril.diagonal": [1], "conv3d.bias": [VECTOR], "conv_transpose3d.bias": [Array(2)],
+    "conv_transpose1d.bias": [Array(2)], "conv3d.groups": [2], "conv_transpose3d.groups": [2],
     "batch_norm.weight": [SPREAD], "group_norm.weight": [SPREAD], "layer_norm.weight": [SPREAD],
     "rms_norm.weight": [SPREAD], "instance_norm.weight": [SPREAD], "instance_norm.running_mean": [VECTOR],
     "instance_norm.running_var": [SPREAD], "batch_norm.running_mean": [VECTOR], "batch_norm.running_var": [SPREAD],

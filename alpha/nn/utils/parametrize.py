@@ -18,6 +18,7 @@ from alpha.nn.conv import ConvTranspose2d
 from alpha.nn.functional import normalize
 from alpha.nn.linear import Linear
 from alpha.nn.module import Module, Parameter
+from alpha.nn.volumes.conv import ConvTranspose3d
 from alpha.ops.reduce import normal_axis
 from alpha.tensor import Tensor
 
@@ -177,7 +178,7 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: Count =
     if weight.ndim < 2:
         raise ShapeError(message("spectral_norm", f"{name} has shape {weight.shape}, two axes or more are needed",
                                  "take weight_norm, or another parameter"))
-    rows = (-1 if isinstance(module, ConvTranspose2d) else 0) if dim is None else dim
+    rows = (-1 if isinstance(module, (ConvTranspose2d, ConvTranspose3d)) else 0) if dim is None else dim
     part = SpectralNorm(weight, n_power_iterations, eps, normal_axis(rows, weight.ndim, "spectral_norm"),
                         _is_turned(module, name))
     return _chained(module, name, weight, part)
