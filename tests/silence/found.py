@@ -18,9 +18,9 @@ from alpha.optim import schedule
 PLACES = {"ops": ops, "alpha": alpha, "F": functional, "nn": nn, "utils": utils, "optim": optim, "data": data,
           "training": training, "onnx": onnx, "checkpoint": checkpoint, "profiler": profiler, "models": models}
 # Methods that Python or PyTorch's habits give a meaning of their own, found by their class.
-METHODS = (alpha.Tensor, nn.Module, optim.Optimizer, optim.LossScaler, optim.Lookahead, nn.MultiheadAttention,
-           nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.BatchNorm2d, nn.MaxUnpool2d, data.DataLoader,
-           training.Trainer)
+METHODS = (alpha.Tensor, nn.Module, optim.Optimizer, optim.LossScaler, optim.Lookahead, optim.SAM,
+           nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.BatchNorm2d, nn.MaxUnpool2d,
+           data.DataLoader, training.Trainer)
 
 
 def names_of(module: Any) -> list[str]:

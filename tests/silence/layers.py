@@ -159,12 +159,25 @@ UTILS: dict[str, list[Call]] = {"weight_norm": [computed], "spectral_norm": [com
                                 "remove_parametrizations": [plain_again]}
 
 
-def stepped(*, matrices: bool = False, first: float = 1.0, falls: bool = False, steps: int = 3, **fixed: Any) -> Call:
+def nearby(f: Callable[..., Any], **given: Any) -> Any:
+    """SAM around SGD."""
+    p = nn.Parameter(real(A))
+    made = f(optim.SGD([p], lr=0.1), **given)
+    for _ in range(2):
+        made.zero_grad()
+        (p * p * p).sum().backward()
+        made.step(lambda: (p * p * p).sum().backward())
+    return p.detach()
+
+
+def stepped(*, matrices: bool = False, hidden_too: bool = False, first: float = 1.0, falls: bool = False,
+            steps: int = 3, **fixed: Any) -> Call:
     """Returns a call that makes an optimizer and takes steps: the parameters, and the state."""
     def call(f: Callable[..., Any], **given: Any) -> Any:
         shapes = ((4, 3), (2, 5)) if matrices else ((4, 3), (5,))
         params = [nn.Parameter(real(Array(*shape, seed=k, grad=False))) for k, shape in enumerate(shapes)]
-        made = f(params, **{**fixed, **given})
+        groups = [{"params": [p], "hidden": k > 0} for k, p in enumerate(params)] if hidden_too else params
+        made = f(groups, **{**fixed, **given})
         for step in range(steps):
             for k, p in enumerate(params):
                 p.grad = real(Array(*p.shape, seed=10 * step + k, low=-first * 0.1 ** (step * falls),
@@ -241,11 +254,15 @@ def plain(params: list[Any]) -> Any:
 
 FLAT = [1.0, 0.5, 0.48, 0.48, 0.48, 0.48, 0.475, 0.47]
 OPTIMIZERS: dict[str, list[Call]] = {
+    **{name: [stepped()] for name in ("LARS", "Adan", "ScheduleFreeSGD", "ScheduleFreeAdamW")},
     **{name: [stepped()] for name in ("LAMB", "AdaMod", "Adadelta", "Adagrad", "Adamax", "Lion",
                                       "NAdam", "RMSprop")},
     "SGD": [stepped(lr=0.1), stepped(lr=0.1, momentum=0.5)], "RAdam": [stepped(steps=9)],
     **{name: [stepped(steps=3), stepped(first=4.0, falls=True)] for name in ("Adam", "AdamW")},
     "Muon": [stepped(matrices=True), stepped(matrices=True, first=1e-9)],
+    "Adafactor": [stepped(matrices=True), stepped(matrices=True, first=1e-12)],
+    "MuonAdamW": [stepped(matrices=True, hidden_too=True), stepped(matrices=True)], "SAM": [nearby],
+    "SAM.zero_grad": [driven(lambda ps: optim.SAM(plain(ps)))],
     "Lookahead": [inside], "ExponentialMovingAverage": [averaged], "LossScaler": [scaled],
     "ReduceLROnPlateau": [plateau(*FLAT, patience=1), plateau(*FLAT, patience=0, factor=0.5, threshold=0.03)],
     "LossScaler.step": [bounded], "Optimizer.step": [driven(plain)], "Optimizer.zero_grad": [driven(plain)],
@@ -269,6 +286,7 @@ SCHEDULES: dict[str, list[Call]] = {
 }
 
 VALUES: dict[str, list[Any]] = {
+    "ScheduleFreeSGD.warmup_steps": [3], "ScheduleFreeAdamW.warmup_steps": [3],
     "weight_norm.name": ["bias"], "weight_norm.dim": [3, None], "spectral_norm.name": ["bias"],
     "spectral_norm.dim": [3], "spectral_norm.eps": [30.0], "remove_parametrizations.name": ["bias"],
     "SqueezeExcite.squeeze_channels": [3], "SqueezeExcite.activation": ["silu", "gelu"],
