@@ -81,9 +81,9 @@ TOP = {
     "version": "alpha.__version__; python -m alpha shows those of the driver and the compilers",
     "use_deterministic_algorithms": "leave it out: results are always the same",
     "set_float32_matmul_precision": 'alpha.precision("tf32")', "strided": "all tensors are dense",
-    "hub": "models.create", "vmap": "ops take any number of leading axes",
+    "hub": "models.create", "vmap": "alpha.func.vmap",
     "random_split": "alpha.data.random_split",
-    "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
+    "distributions": "alpha.rand and alpha.randn",
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"),
                     "operators: x == y, x != y, x < y, ..."),
 }
@@ -99,6 +99,11 @@ NN = {
     "Bilinear": "write it with matmul", "modules": "alpha.nn itself",
     "parallel": "there is one device to a process", "AdaptiveLogSoftmaxWithLoss": "CrossEntropyLoss",
     "MSE": "nn.MSELoss", "BCE": "nn.BCELoss", "FractionalMaxPool2d": "MaxPool2d",
+}
+
+FUNC = {
+    "stack_module_state": "alpha.stack([m.weight for m in models])", "linearize": "alpha.func.jvp",
+    "functionalize": "leave it out",
 }
 
 UTILS = {
@@ -201,7 +206,7 @@ MODULE = {
 # Where a public name may be: the module, and how it is written. Modules that come with other names alone stand last.
 PLACES = (("alpha", "alpha.{}"), ("alpha.nn.functional", "alpha.nn.functional.{}"), ("alpha.nn", "alpha.nn.{}"),
           ("alpha.ops", "alpha.ops.{}"), ("alpha.optim", "alpha.optim.{}"), ("alpha.nn.init", "alpha.nn.init.{}"),
-          ("alpha.nn.utils", "alpha.nn.utils.{}"),
+          ("alpha.nn.utils", "alpha.nn.utils.{}"), ("alpha.func", "alpha.func.{}"),
           ("alpha.optim.schedule", "alpha.optim.schedule.{}"), ("alpha.data", "alpha.data.{}"),
           ("alpha.checkpoint", "alpha.checkpoint.{}"), ("alpha.training", "alpha.training.{}"),
           ("alpha.testing", "alpha.testing.{}"), ("alpha.onnx", "alpha.onnx.{}"), ("alpha.cuda", "alpha.cuda.{}"))

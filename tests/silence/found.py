@@ -8,14 +8,15 @@ from typing import Any
 
 import alpha
 import models
-from alpha import checkpoint, data, nn, onnx, ops, optim, profiler, training
+from alpha import checkpoint, data, func, nn, onnx, ops, optim, profiler, training
 from alpha.inputs.arguments import kinds_of
 from alpha.inputs.kinds import Kind
 from alpha.nn import functional, init, utils
 from alpha.op import Op
 from alpha.optim import schedule
 
-PLACES = {"ops": ops, "alpha": alpha, "F": functional, "nn": nn, "utils": utils, "optim": optim, "data": data,
+PLACES = {"ops": ops, "alpha": alpha, "F": functional, "nn": nn, "utils": utils, "func": func,
+          "optim": optim, "data": data,
           "training": training, "onnx": onnx, "checkpoint": checkpoint, "profiler": profiler, "models": models}
 # Methods that Python or PyTorch's habits give a meaning of their own, found by their class.
 METHODS = (alpha.Tensor, nn.Module, optim.Optimizer, optim.LossScaler, optim.Lookahead, optim.SAM,

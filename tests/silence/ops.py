@@ -154,6 +154,36 @@ CALLS: dict[str, list[Call]] = {
     "grad": [gradient_of],
 }
 
+def both(x: alpha.Tensor, y: alpha.Tensor) -> Any:
+    """A pair of numbers, for functions that take one of each kind of result."""
+    return (x * x * y).sum(), (x + y).sum()
+
+
+def applied(f: Callable[..., Any], **given: Any) -> Any:
+    """A gradient of a function of two tensors."""
+    pair = given.get("has_aux", False)
+    made = f(both if pair else lambda x, y: both(x, y)[0], **given)
+    return made(alpha.tensor(A.values), alpha.tensor(B.values))
+
+
+def pulled(f: Callable[..., Any], **given: Any) -> Any:
+    """A product with a Jacobian."""
+    x, y = alpha.tensor(A.values), alpha.tensor(B.values)
+    return f(both, x, y, **given) if f.__name__ == "vjp" else f(both, (x, y), (y, x), **given)
+
+
+def called(f: Callable[..., Any], **given: Any) -> Any:
+    """A module with one other parameter."""
+    model = alpha.nn.Linear(4, 2)
+    return f(model, {"bias": alpha.ops.ones((2,))}, **{"args": alpha.tensor(A.values), **given})
+
+
+FUNC_CALLS: dict[str, list[Call]] = {
+    **{name: [applied] for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian")},
+    "vjp": [pulled], "jvp": [pulled], "functional_call": [called],
+    "vmap": [lambda f, **given: f(lambda x: x * 2.0, **given)(alpha.tensor(CUBE.values[:2]))],
+}
+
 # Functions of nn.functional, by the names there.
 F_CALLS: dict[str, list[Call]] = {
     **{name: [op(A)] for name in ("celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish",
@@ -211,6 +241,9 @@ VALUES: dict[str, list[Any]] = {
     "backward.gradient": [Array(values=[2.0, 3.0], grad=False)], "backward.retain_graph": [True],
     "grad.retain_graph": [True], "loss_scale_step.growth_interval": [3, 4], "squeeze.axis": [0], "roll.axis": [0, 1],
     "conv2d_relu_pool.pool_stride": [1],
+    **{f"func.{name}.argnums": [1, (0, 1)] for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian")},
+    "vmap.in_dims": [1], "vmap.out_dims": [1], "functional_call.args": [B], "functional_call.kwargs": [{"activation":
+    "relu"}],
     "tril.diagonal": [1], "conv3d.bias": [VECTOR], "conv_transpose3d.bias": [Array(2)],
     "conv_transpose1d.bias": [Array(2)], "conv3d.groups": [2], "conv_transpose3d.groups": [2],
     "batch_norm.weight": [SPREAD], "group_norm.weight": [SPREAD], "layer_norm.weight": [SPREAD],
