@@ -157,7 +157,7 @@ def test_vmap_calls_the_function_on_each_sample() -> None:
 
 def test_functional_call_takes_other_parameters_and_gives_the_own_ones_back() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    before = {n: p for n, p in model.named_parameters()}
+    before = dict(model.named_parameters())
     x = ops.rand((6, 3))
     scaled = {name: p * 2.0 for name, p in before.items()}
     y = func.functional_call(model, scaled, x)

@@ -175,11 +175,11 @@ def pulled(f: Callable[..., Any], **given: Any) -> Any:
 def called(f: Callable[..., Any], **given: Any) -> Any:
     """A module with one other parameter."""
     model = alpha.nn.Linear(4, 2)
-    return f(model, {"bias": alpha.ops.ones((2,))}, **{"args": alpha.tensor(A.values), **given})
+    return f(model, {"bias": -alpha.ops.ones((2,))}, **{"args": alpha.tensor(A.values), **given})
 
 
 FUNC_CALLS: dict[str, list[Call]] = {
-    **{name: [applied] for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian")},
+    **{name: [applied] for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "jacobian", "hessian")},
     "vjp": [pulled], "jvp": [pulled], "functional_call": [called],
     "vmap": [lambda f, **given: f(lambda x: x * 2.0, **given)(alpha.tensor(CUBE.values[:2]))],
 }
@@ -241,7 +241,8 @@ VALUES: dict[str, list[Any]] = {
     "backward.gradient": [Array(values=[2.0, 3.0], grad=False)], "backward.retain_graph": [True],
     "grad.retain_graph": [True], "loss_scale_step.growth_interval": [3, 4], "squeeze.axis": [0], "roll.axis": [0, 1],
     "conv2d_relu_pool.pool_stride": [1],
-    **{f"func.{name}.argnums": [1, (0, 1)] for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "hessian")},
+    **{f"func.{name}.argnums": [1, (0, 1)] for name in ("grad", "grad_and_value", "jacrev", "jacfwd",
+                                                                       "jacobian", "hessian")},
     "vmap.in_dims": [1], "vmap.out_dims": [1], "functional_call.args": [B], "functional_call.kwargs": [{"activation":
     "relu"}],
     "tril.diagonal": [1], "conv3d.bias": [VECTOR], "conv_transpose3d.bias": [Array(2)],
