@@ -77,6 +77,7 @@ MAY_IMPORT = {
     "alpha.capture": {"alpha.capture", "alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph",
                       "alpha.inplace",
                       "alpha.nn", "alpha.optim", "alpha.tensor", "alpha.trace", "alpha.versions"},
+    "alpha.linalg": {"alpha.ops", "alpha.methods"},
     "alpha.func": {"alpha.func", "alpha.graph", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors", "alpha.inputs",
                    "alpha.methods"},
     "alpha.onnx": {"alpha.onnx", "alpha.inference", "alpha.inputs", "alpha.nn", "alpha.ops", "alpha.tensor",

@@ -19,7 +19,7 @@ from alpha.gradcheck import assert_equal_at
 from alpha.op import observers, registry
 from tests.op_orders import orders, torch_orders
 from tests.op_twins import drawn
-from tests.op_twins_parts import TWINS
+from tests.op_twins_linalg import TWINS
 
 TESTS = Path(__file__).parent
 

@@ -24,7 +24,7 @@ from alpha.op import op
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("TENSOR", "TOP", "NN", "FUNCTIONAL", "CUDA", "OPTIM", "SCHEDULE", "DATA", "INIT", "CHECKPOINT", "ONNX",
           "TRAINING", "TESTING", "LOADER", "OPTIMIZER", "SCALER", "MODULE", "UTILS",
-          "FUNC")
+          "FUNC", "LINALG")
 
 
 def help_of(call: Callable[[], Any]) -> str:

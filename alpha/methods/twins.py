@@ -38,8 +38,9 @@ TENSOR = {
     "values": "x.max(dim) has the values alone, x.argmax(dim) the indices", "indices": "x.argmax(dim), x.argsort(dim)",
     "is_complex": "there are no complex numbers", "H": "x.mT: there are no complex numbers",
     "real": "x itself: there are no complex numbers", "new": "alpha.zeros(shape, dtype=t.dtype, device=t.device)",
-    "pow_": "write t **= y", "random": "alpha.randint(low, high, shape)", "svd": "np.linalg.svd(x.numpy())",
-    "inverse": "np.linalg.inv(x.numpy())", "det": "np.linalg.det(x.numpy())", "ravel": "x.flatten()",
+    "pow_": "write t **= y", "random": "alpha.randint(low, high, shape)", "inverse": "alpha.linalg.inv(x)",
+    **{name: f"alpha.linalg.{name}(x)" for name in ("svd", "qr", "cholesky", "det", "slogdet")},
+    "pinverse": "np.linalg.pinv(x.numpy())", "ravel": "x.flatten()",
     "swapdims": "x.swapaxes(a, b)", "take": "x.flatten()[index]", "kthvalue": "x.sort(axis)",
     "std_mean": "x.std(axis), x.mean(axis)", "var_mean": "x.var(axis), x.mean(axis)",
     "mode": "np.unique(x.numpy(), return_counts=True)",
@@ -70,7 +71,7 @@ TOP = {
     "as_tensor": "alpha.tensor(values), which copies; alpha.from_dlpack(array) shares",
     "concatenate": "alpha.concat(xs, axis)", "kron": "np.kron(x.numpy(), y.numpy())",
     "set_grad_enabled": "with alpha.no_grad(): or alpha.enable_grad():",
-    "linalg": "np.linalg of x.numpy(); x.norm(), alpha.einsum",
+
     "fft": "np.fft of x.numpy()", "distributed": "there is one device to a process",
     "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": _THREADS,
     "log_softmax": "alpha.nn.functional.log_softmax(x, dim), x.log_softmax(dim)", "inf": 'float("inf")',
@@ -99,6 +100,13 @@ NN = {
     "Bilinear": "write it with matmul", "modules": "alpha.nn itself",
     "parallel": "there is one device to a process", "AdaptiveLogSoftmaxWithLoss": "CrossEntropyLoss",
     "MSE": "nn.MSELoss", "BCE": "nn.BCELoss", "FractionalMaxPool2d": "MaxPool2d",
+}
+
+LINALG = {
+    "inverse": "alpha.linalg.inv", "vector_norm": "alpha.linalg.norm(x, p, axis)", "multi_dot": "a @ b @ c",
+    "eigvalsh": "alpha.linalg.eigh(x).eigenvalues", "svdvals": "alpha.linalg.svd(x).S", "matmul": "a @ b",
+    **{name: f"np.linalg.{name} of x.numpy()" for name in ("lstsq", "pinv", "eig", "matrix_rank", "matrix_power",
+                                                           "cond")},
 }
 
 FUNC = {
@@ -207,6 +215,7 @@ MODULE = {
 PLACES = (("alpha", "alpha.{}"), ("alpha.nn.functional", "alpha.nn.functional.{}"), ("alpha.nn", "alpha.nn.{}"),
           ("alpha.ops", "alpha.ops.{}"), ("alpha.optim", "alpha.optim.{}"), ("alpha.nn.init", "alpha.nn.init.{}"),
           ("alpha.nn.utils", "alpha.nn.utils.{}"), ("alpha.func", "alpha.func.{}"),
+          ("alpha.linalg", "alpha.linalg.{}"),
           ("alpha.optim.schedule", "alpha.optim.schedule.{}"), ("alpha.data", "alpha.data.{}"),
           ("alpha.checkpoint", "alpha.checkpoint.{}"), ("alpha.training", "alpha.training.{}"),
           ("alpha.testing", "alpha.testing.{}"), ("alpha.onnx", "alpha.onnx.{}"), ("alpha.cuda", "alpha.cuda.{}"))
