@@ -142,29 +142,46 @@ class SmoothL1Loss(Loss):
 
 
 class BCELoss(Loss):
-    """Binary cross entropy of probabilities.  Shape: p and target alike -> (), or theirs with "none"."""
+    """Binary cross entropy of probabilities.
+
+    Args:
+        weight: of each element's loss, broadcast to the shape of p; or None.
+    Shape: p and target alike -> (), or theirs with "none".
+    """
+
+    weight: Tensor | None
+
+    @checked
+    def __init__(self, weight: Tensor | None = None, *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.register_buffer("weight", weight)
 
     def forward(self, p: Tensor, target: Tensor) -> Tensor:
-        return ops.bce_loss(p, target, reduction=self.reduction)
+        return ops.bce_loss(p, target, self.weight, reduction=self.reduction)
 
 
 class BCEWithLogitsLoss(Loss):
     """Binary cross entropy of sigmoid(logits), without overflow.
 
     Args:
+        weight: of each element's loss, broadcast to the shape of the logits; or None.
         pos_weight: weight of the positive class, broadcast over the last axis; or None.
     Shape: logits and target alike -> (), or theirs with "none".
     """
 
+    weight: Tensor | None
     pos_weight: Tensor | None
 
     @checked
-    def __init__(self, *, pos_weight: Tensor | None = None, reduction: Reduction = "mean") -> None:
+    def __init__(self, weight: Tensor | None = None, *, pos_weight: Tensor | None = None,
+                 reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
+        self.register_buffer("weight", weight)
         self.register_buffer("pos_weight", pos_weight)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return ops.bce_with_logits_loss(logits, target, pos_weight=self.pos_weight, reduction=self.reduction)
+        return ops.bce_with_logits_loss(logits, target, self.weight, pos_weight=self.pos_weight,
+                                        reduction=self.reduction)
 
 
 class FocalLoss(Loss):

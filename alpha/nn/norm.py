@@ -33,7 +33,9 @@ class BatchNorm2d(Module):
     Args:
         num_features: channels C.
         eps: added to the variance.
-        momentum: weight of the batch in the running statistics: running = (1 - momentum) * running + momentum * batch.
+        momentum: weight of the batch in the running statistics: running = (1 - momentum) * running + momentum * batch;
+            None: they are the mean of all batches so far, which the buffer num_batches_tracked counts. The host reads
+            the count, so a GPU is waited for.
         affine: whether there are weight and bias.
         track_running_stats: False: the statistics are those of the batch in inference, too.
     Shape: x (N, H, W, C) -> y of the same shape.
@@ -46,22 +48,33 @@ class BatchNorm2d(Module):
 
     running_mean: Tensor | None
     running_var: Tensor | None
+    num_batches_tracked: Tensor
 
     @checked
-    def __init__(self, num_features: Count, eps: Positive = 1e-5, momentum: Share = 0.1, affine: bool = True,
+    def __init__(self, num_features: Count, eps: Positive = 1e-5, momentum: Share | None = 0.1, affine: bool = True,
                  track_running_stats: bool = True) -> None:
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.weight = Parameter(ops.ones((num_features,))) if affine else None
         self.bias = Parameter(ops.zeros((num_features,))) if affine else None
         self.register_buffer("running_mean", ops.zeros((num_features,)) if track_running_stats else None)
         self.register_buffer("running_var", ops.ones((num_features,)) if track_running_stats else None)
+        if momentum is None:
+            self.register_buffer("num_batches_tracked", ops.zeros((), "int64"))
+
+    def _weight_of_batch(self) -> float:
+        """Returns the momentum of this call; of a mean of all batches, counts it."""
+        if self.momentum is not None or self.running_mean is None or not self.training:
+            return 0.1 if self.momentum is None else self.momentum
+        count = int(self.num_batches_tracked.item()) + 1
+        self.num_batches_tracked.fill_(count)
+        return 1.0 / count
 
     def forward(self, x: Tensor, residual: Tensor | None = None, activation: str | None = None) -> Tensor:
         """Returns activation(norm(x) + residual); activation is None or "relu"."""
         if self.weight is None and self.running_mean is None:
             _refuse_other_sizes(self, x, self.num_features)
         return ops.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, residual,
-                              training=self.training or self.running_mean is None, momentum=self.momentum,
+                              training=self.training or self.running_mean is None, momentum=self._weight_of_batch(),
                               eps=self.eps, activation=activation)
 
     def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:

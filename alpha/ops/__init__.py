@@ -29,13 +29,14 @@ from alpha.ops.create import (
 )
 from alpha.ops.dropout import dropout
 from alpha.ops.elementwise import (
-    abs, add, cast, clip, div, eq, erf, exp, ge, gt, le, log, lt, maximum, minimum, mul, ne, neg, pow, sign, sqrt, sub,
+    abs, add, cast, div, eq, erf, exp, ge, gt, le, log, lt, maximum, minimum, mul, ne, neg, pow, sign, sqrt, sub,
     to_device, where,
 )
 from alpha.ops.composed.curves import (
     acos, addcdiv, addcmul, addmm, asin, atan, atan2, baddbmm, cosh, erfc, exp2, expm1, fmod, hypot, lerp, log1p,
     logit, nan_to_num, sinh, tan,
 )
+from alpha.ops.composed.limits import clip
 from alpha.ops.composed.axes import (
     broadcast_to, count_nonzero, diag, diagonal, diff, dstack, hstack, narrow, prod, repeat_interleave, roll,
     select, take_along_dim, tensor_split, trace, vstack,

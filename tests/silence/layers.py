@@ -287,6 +287,7 @@ SCHEDULES: dict[str, list[Call]] = {
 
 VALUES: dict[str, list[Any]] = {
     "ScheduleFreeSGD.warmup_steps": [3], "ScheduleFreeAdamW.warmup_steps": [3],
+    "BCELoss.weight": [SPREAD], "BCEWithLogitsLoss.weight": [SPREAD],
     "weight_norm.name": ["bias"], "weight_norm.dim": [3, None], "spectral_norm.name": ["bias"],
     "spectral_norm.dim": [3], "spectral_norm.eps": [30.0], "remove_parametrizations.name": ["bias"],
     "SqueezeExcite.squeeze_channels": [3], "SqueezeExcite.activation": ["silu", "gelu"],

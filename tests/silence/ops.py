@@ -245,6 +245,7 @@ VALUES: dict[str, list[Any]] = {
                                                                        "jacobian", "hessian")},
     "vmap.in_dims": [1], "vmap.out_dims": [1], "functional_call.args": [B], "functional_call.kwargs": [{"activation":
     "relu"}],
+    "bce_loss.weight": [SPREAD], "bce_with_logits_loss.weight": [SPREAD],
     "tril.diagonal": [1], "conv3d.bias": [VECTOR], "conv_transpose3d.bias": [Array(2)],
     "conv_transpose1d.bias": [Array(2)], "conv3d.groups": [2], "conv_transpose3d.groups": [2],
     "batch_norm.weight": [SPREAD], "group_norm.weight": [SPREAD], "layer_norm.weight": [SPREAD],
