@@ -124,8 +124,7 @@ UTILS = {
 }
 
 FUNCTIONAL = {
-    "sigmoid_focal_loss": "alpha.nn.functional.focal_loss(x, target, reduction=...)", "upsample":
-    "alpha.nn.functional.interpolate(x, size)",
+    "sigmoid_focal_loss": "alpha.nn.functional.focal_loss(x, target, reduction=...)",
 }
 
 CUDA = {
