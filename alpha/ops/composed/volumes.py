@@ -24,7 +24,7 @@ from alpha.tensor import Tensor
 class Triple_(Pair_):
     """(depth, height, width) of an int for all or of three, each at least `low`."""
 
-    fix = "pass {name}=k for all axes, or {name}=(depth, height, width)"
+    stub, fix = "IntOrTriple", "pass {name}=k for all axes, or {name}=(depth, height, width)"
 
     def __init__(self, low: int) -> None:
         super().__init__(low)
