@@ -27,8 +27,8 @@ SAME = {
     "input": "index labels", "self": "x a index labels", "tensor": "t b", "data": "source", "mat2": "b", "vec": "b",
     "vec2": "b", "bias": "b beta", "weight": "gamma", "dims": "counts", "indices": "index indices_or_sections",
     "src": "source", "source": "src", "a": "low", "b": "high", "val": "value", "modules": "entries",
-    "parameters": "entries", "values": "parameters", "ext_tensor": "x", "f": "path", "obj": "state", "ord": "p", "train": "training",
-    "other": "y", "axis0": "a", "axis1": "b",
+    "parameters": "entries", "values": "parameters", "ext_tensor": "x", "f": "path", "obj": "state", "ord": "p",
+    "train": "training", "other": "y", "axis0": "a", "axis1": "b",
 }
 # Names whose order differs for a reason. A call in PyTorch's order is refused: see below.
 OTHERWISE = {
@@ -145,8 +145,8 @@ ONES = alpha.ones((2,))
     lambda: ops.batch_norm(MAPS, ONES, ONES, ONES, ONES, True), lambda: alpha.Tensor(2, 3),
     lambda: nn.BCEWithLogitsLoss(WEIGHT, WEIGHT), lambda: F.binary_cross_entropy_with_logits(A, B, WEIGHT, WEIGHT),
     lambda: nn.BCELoss(WEIGHT, "sum"), lambda: nn.MSELoss("sum"), lambda: nn.KLDivLoss("sum"),
-    lambda: nn.SmoothL1Loss(0.5), lambda: nn.HuberLoss(0.5), lambda: nn.CrossEntropyLoss(0.1), lambda: nn.NLLLoss("sum"),
-    lambda: nn.GaussianNLLLoss(True), lambda: nn.PoissonNLLLoss(True, True, 0.1),
+    lambda: nn.SmoothL1Loss(0.5), lambda: nn.HuberLoss(0.5), lambda: nn.CrossEntropyLoss(0.1),
+    lambda: nn.NLLLoss("sum"), lambda: nn.GaussianNLLLoss(True), lambda: nn.PoissonNLLLoss(True, True, 0.1),
     lambda: nn.MultiMarginLoss(1, 1.0, None, "sum"),
     lambda: A.std(0, True), lambda: A.std(0, False), lambda: alpha.std(A, 0, True), lambda: A.var(0, True),
     lambda: alpha.var(A, 0, False), lambda: ops.avg_pool2d(MAPS, 2, 2, 0, True),
