@@ -179,7 +179,7 @@ def called(f: Callable[..., Any], **given: Any) -> Any:
 
 
 FUNC_CALLS: dict[str, list[Call]] = {
-    **{name: [applied] for name in ("grad", "grad_and_value", "jacrev", "jacfwd", "jacobian", "hessian")},
+    **{name: [applied] for name in ("grad", "grad_and_value", "jacfwd", "jacobian", "hessian")},
     "vjp": [pulled], "jvp": [pulled], "functional_call": [called],
     "vmap": [lambda f, **given: f(lambda x: x * 2.0, **given)(alpha.tensor(CUBE.values[:2]))],
 }
@@ -241,7 +241,7 @@ VALUES: dict[str, list[Any]] = {
     "backward.gradient": [Array(values=[2.0, 3.0], grad=False)], "backward.retain_graph": [True],
     "grad.retain_graph": [True], "loss_scale_step.growth_interval": [3, 4], "squeeze.axis": [0], "roll.axis": [0, 1],
     "conv2d_relu_pool.pool_stride": [1],
-    **{f"func.{name}.argnums": [1, (0, 1)] for name in ("grad", "grad_and_value", "jacrev", "jacfwd",
+    **{f"func.{name}.argnums": [1, (0, 1)] for name in ("grad", "grad_and_value", "jacfwd",
                                                                        "jacobian", "hessian")},
     "vmap.in_dims": [1], "vmap.out_dims": [1], "functional_call.args": [B], "functional_call.kwargs": [{"activation":
     "relu"}],
