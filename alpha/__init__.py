@@ -36,16 +36,17 @@ from alpha.ops import clip as clamp
 from alpha.ops import vector_norm as norm
 from alpha.ops import (  # noqa: F401
     abs, acos, addcdiv, addcmul, addmm, all, allclose, any, arange, argmax, argmin, argsort, asin, atan, atan2,
-    baddbmm, bincount, bmm, broadcast_to, ceil, chunk, clip, clone, concat, cos, cosh, count_nonzero, cumprod, cumsum,
-    diag, diagonal, diff, dot, dstack, einsum, equal, erf, erfc, exp, exp2, expm1, eye, flatten, flip, floor,
-    floor_divide, fmod, from_numpy, full, full_like, gather, hstack, hypot, index_select, isclose, isfinite, isinf,
-    isnan, lerp, linspace, log, log1p, log2, log10, logical_and, logical_not, logical_or, logical_xor, logit,
-    logsumexp, masked_fill, masked_select, matmul, max, maximum, mean, median, min, minimum, mm, moveaxis, mv,
-    nan_to_num, narrow, nonzero, one_hot, ones, ones_like, outer, permute, pow, prod, quantile, rand, rand_like,
-    randint, randn, randn_like, randperm, reciprocal, relu, remainder, repeat_interleave, reshape, roll, round, rsqrt,
-    scatter, scatter_add, select, sigmoid, sign, sin, sinh, softmax, sort, split, sqrt, square, squeeze, stack, std,
-    sum, take_along_dim, tan, tanh, tensor_split, tile, topk, trace, transpose, tril, triu, trunc, unbind, unflatten,
-    unique, unsqueeze, var, vstack, where, zeros, zeros_like,
+    baddbmm, bernoulli, bincount, bmm, broadcast_to, cdist, ceil, chunk, clip, clone, concat, cos, cosh,
+    count_nonzero, cumprod, cumsum, diag, diagonal, diff, dot, dstack, einsum, equal, erf, erfc, exp, exp2, expm1,
+    eye, flatten, flip, floor, floor_divide, fmod, from_numpy, full, full_like, gather, hstack, hypot, index_add,
+    index_select, isclose, isfinite, isinf, isnan, lerp, linspace, log, log1p, log2, log10, logical_and, logical_not,
+    logical_or, logical_xor, logit, logsumexp, masked_fill, masked_select, matmul, max, maximum, mean, median,
+    meshgrid, min, minimum, mm, moveaxis, multinomial, mv, nan_to_num, narrow, nonzero, one_hot, ones, ones_like,
+    outer, permute, pow, prod, quantile, rand, rand_like, randint, randn, randn_like, randperm, reciprocal, relu,
+    remainder, repeat_interleave, reshape, roll, round, rsqrt, scatter, scatter_add, scatter_reduce, select, sigmoid,
+    sign, sin, sinh, softmax, sort, split, sqrt, square, squeeze, stack, std, sum, take_along_dim, tan, tanh,
+    tensor_split, tile, topk, trace, transpose, tril, triu, trunc, unbind, unflatten, unique, unsqueeze, var, vstack,
+    where, zeros, zeros_like,
 )
 from alpha.ops.function import Function
 from alpha.core.precision import precision
@@ -62,22 +63,23 @@ bfloat16, bool_, float16, float32, float64, int32, int64, uint8 = DTYPES.values(
 
 __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max, ...
     "Function", "Spec", "Tensor", "acos", "addcdiv", "addcmul", "addmm", "allclose", "arange", "argmax", "argmin",
-    "argsort", "asin", "atan", "atan2", "baddbmm", "bfloat16", "bincount", "bmm", "bool_", "broadcast_to", "capture",
-    "cat", "ceil", "checkpoint", "chunk", "clamp", "clip", "clone", "concat", "config", "cos", "cosh",
-    "count_nonzero", "cumprod", "cumsum", "detect_anomaly", "device", "diag", "diagonal", "diff", "dot", "dstack",
-    "einsum", "enable_grad", "equal", "erf", "erfc", "exp", "exp2", "expm1", "eye", "flatten", "flip", "float16",
-    "float32", "float64", "floor", "floor_divide", "fmod", "from_dlpack", "from_numpy", "full", "full_like", "gather",
-    "grad", "grad_enabled", "gradcheck", "hstack", "hypot", "index_select", "inference", "inference_mode", "int32",
-    "int64", "isclose", "isfinite", "isinf", "isnan", "lerp", "linspace", "load", "log", "log1p", "log2", "log10",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "manual_seed", "masked_fill",
-    "masked_select", "matmul", "maximum", "mean", "median", "minimum", "mm", "moveaxis", "mv", "nan_to_num", "narrow",
-    "nn", "no_grad", "nonzero", "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute",
-    "precision", "prod", "profiler", "quantile", "rand", "rand_like", "randint", "randn", "randn_like", "randperm",
-    "reciprocal", "recompute", "recompute_summary", "relu", "remainder", "repeat_interleave", "reshape", "roll",
-    "rsqrt", "save", "scatter", "scatter_add", "select", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split",
-    "sqrt", "square", "squeeze", "stack", "std", "summary", "take_along_dim", "tan", "tanh", "tensor", "tensor_split",
-    "tile", "topk", "trace", "transpose", "tril", "triu", "trunc", "uint8", "unbind", "unflatten", "unique",
-    "unsqueeze", "var", "vstack", "where", "zeros", "zeros_like",
+    "argsort", "asin", "atan", "atan2", "baddbmm", "bernoulli", "bfloat16", "bincount", "bmm", "bool_",
+    "broadcast_to", "capture", "cat", "cdist", "ceil", "checkpoint", "chunk", "clamp", "clip", "clone", "concat",
+    "config", "cos", "cosh", "count_nonzero", "cumprod", "cumsum", "detect_anomaly", "device", "diag", "diagonal",
+    "diff", "dot", "dstack", "einsum", "enable_grad", "equal", "erf", "erfc", "exp", "exp2", "expm1", "eye",
+    "flatten", "flip", "float16", "float32", "float64", "floor", "floor_divide", "fmod", "from_dlpack", "from_numpy",
+    "full", "full_like", "gather", "grad", "grad_enabled", "gradcheck", "hstack", "hypot", "index_add",
+    "index_select", "inference", "inference_mode", "int32", "int64", "isclose", "isfinite", "isinf", "isnan", "lerp",
+    "linspace", "load", "log", "log1p", "log2", "log10", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logit", "logsumexp", "manual_seed", "masked_fill", "masked_select", "matmul", "maximum", "mean", "median",
+    "meshgrid", "minimum", "mm", "moveaxis", "multinomial", "mv", "nan_to_num", "narrow", "nn", "no_grad", "nonzero",
+    "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision", "prod", "profiler",
+    "quantile", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "reciprocal", "recompute",
+    "recompute_summary", "relu", "remainder", "repeat_interleave", "reshape", "roll", "rsqrt", "save", "scatter",
+    "scatter_add", "scatter_reduce", "select", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split", "sqrt",
+    "square", "squeeze", "stack", "std", "summary", "take_along_dim", "tan", "tanh", "tensor", "tensor_split", "tile",
+    "topk", "trace", "transpose", "tril", "triu", "trunc", "uint8", "unbind", "unflatten", "unique", "unsqueeze",
+    "var", "vstack", "where", "zeros", "zeros_like",
 ]
 
 
@@ -85,6 +87,6 @@ sys.meta_path.append(twins.Imports())   # type: ignore[arg-type]
 
 
 def __getattr__(name: str) -> object:
-    if name in ("cuda", "data", "dist", "onnx", "testing", "training"):     # imported when they are asked for
+    if name in ("cuda", "data", "dist", "func", "linalg", "onnx", "testing", "training"):   # imported when asked for
         return import_module(f"alpha.{name}")
     raise twins.missing("alpha", name, {**twins.TENSOR, **twins.TOP}, sys.modules[__name__])

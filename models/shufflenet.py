@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from alpha import nn, ops
-from alpha.core.tensor import Tensor
+from alpha import Tensor, nn, ops
 from models import STEMS, check_option, register_model
 
 

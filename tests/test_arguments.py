@@ -104,7 +104,7 @@ CALLS: list[tuple[Callable[[], Any], type[AlphaError], str]] = [
     (lambda: ops.split(A, 1, size=1), ArgumentError, "split: size is given twice"),
     (lambda: ops.split(A, 1, 0, 0), ArgumentError, "split: 4 arguments are given by position, 3 is the most"),
     # ---- layers
-    (lambda: nn.BatchNorm2d(3, momentum=None), ArgumentError, "BatchNorm2d: momentum is None, a number in [0, 1] is n"),
+    (lambda: nn.BatchNorm2d(3, momentum=2), ConfigError, "BatchNorm2d: momentum is 2, a number in [0, 1] or None"),
     (lambda: nn.BatchNorm2d(3, eps=nan), ConfigError, "BatchNorm2d: eps is nan, a finite number above 0 is needed"),
     (lambda: nn.Linear("3", 2), ArgumentError, 'Linear: in_features is "3" (str), an int of at least 1 is needed'),
     (lambda: nn.Linear(3, 2, flattened=(1, 3)), ShapeError, "Linear: flattened is (1, 3), three ints of at least 1"),

@@ -93,7 +93,7 @@ TWINS = {
     "alpha.optim.LossScaler", "alpha.cuda.amp.GradScaler()": "alpha.optim.LossScaler", "alpha.cuda.manual_seed_all(1)":
     "alpha.manual_seed", "alpha.set_grad_enabled(False)": "alpha.no_grad", "alpha.autograd.grad(x, x)": "alpha.grad",
     "alpha.grad(x, [x], allow_unused=True)": "has None", "nn.utils.parameters_to_vector(model.parameters())":
-    "alpha.optim", "nn.init.sparse_(model[0].weight, 0.1)": "rand_like", "nn.init.dirac_(model[0].weight)": "copy_",
+    "alpha.concat", "nn.init.sparse_(model[0].weight, 0.1)": "rand_like", "nn.init.dirac_(model[0].weight)": "copy_",
     "nn.init.kaiming_normel_": "did you mean kaiming_normal_", "x.numpy(force=True)": "copies from any device",
     "x.clone(memory_format=None)": "channels are last", "x.contiguous(memory_format=None)": "channels are last",
     "x.float(1)": "it takes ()", "x.reshape(shap=(6, 4))": "reshape", "x.type(dtype='float32', non_blocking=True)":
@@ -161,7 +161,7 @@ def test_methods_refuse_what_they_do_not_take() -> None:
     """All public methods that a tensor, a module and an optimizer have of alpha's, but for those that ops call."""
     left_out = {"numel", "nelement", "dim", "element_size", "detach", "edge", "seed", "with_data", "forward", "macs",
                 "extra_repr", "fused_with", "fused_with_pool", "called_before", "slots", "start", "update", "check",
-                "is_floating_point", "ndimension", "shared", "numbers", "form"}
+                "is_floating_point", "ndimension", "shared", "numbers", "form", "slot_shape"}
     for thing in (alpha.ones((2, 2)), nn.Linear(2, 2), optim.Adam([nn.Parameter(alpha.ones((2,)))])):
         for name, f in inspect.getmembers(thing, callable):
             if not name.startswith("_") and name not in left_out:

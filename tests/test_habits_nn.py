@@ -314,7 +314,7 @@ def test_losses_as_layers() -> None:
     (lambda: F.interpolate(alpha.ones((1, 2, 2, 1)), scale_factor=0.1), ShapeError,
      "a map of (2, 2) times 0.1 is empty"),
     (lambda: F.interpolate(alpha.ones((1, 2, 0, 1)), 2), ShapeError, "a map of shape (1, 2, 0, 1) is empty"),
-    (lambda: F.pad(alpha.ones((1, 2, 2, 1)), (1, -1, 0, 0)), ShapeError, "pad: widths (1, -1, 0, 0) are negative"),
+    (lambda: F.pad(alpha.ones((1, 2, 2, 1)), (1, -3, 0, 0)), ShapeError, "cut more than x of shape (1, 2, 2, 1) has"),
     (lambda: F.pad(alpha.ones((2,)), (1, 1, 1, 1)), ShapeError, "pad: widths (1, 1, 1, 1) do not fit 1 axes"),
     (lambda: F.pad(alpha.ones((1, 2, 2, 1)), (2, 0, 0, 0), "reflect"), ShapeError,
      "pad: a reflect border of (2, 0) is wider than axis 2 of length 2"),
@@ -328,7 +328,7 @@ def test_losses_as_layers() -> None:
     (lambda: nn.MaxPool2d(2, dilation=4)(alpha.ones((1, 3, 3, 1))), ShapeError, "a window of (2, 2), dilation (4, 4)"),
     (lambda: ops.max_pool_windows(alpha.ones((1, 3, 3, 1)), 2, padding=2, dilation=2), ShapeError, "padding (2, 2)"),
     (lambda: nn.GLU()(alpha.ones((2, 3))), ShapeError, "glu: axis -1 has 3 elements, an even number is needed"),
-    (lambda: nn.Conv3d(1, 1, 1), AttributeError, "alpha.nn: there is no Conv3d"),
+    (lambda: nn.FractionalMaxPool2d(1), AttributeError, "alpha.nn: there is no FractionalMaxPool2d"),
     (lambda: F.scaled_dot, AttributeError, "alpha.nn.functional: there is no scaled_dot"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_messages(call: Any, error: type, text: str) -> None:

@@ -109,7 +109,7 @@ def test_keys(data, shape: tuple) -> None:
 
 def test_assignment() -> None:
     x = alpha.ones((2, 3), requires_grad=True)
-    with refused(GraphError, "setitem: elements of a tensor in the graph cannot be assigned", "alpha.no_grad()"):
+    with refused(GraphError, "a leaf of shape (2, 3) that requires a gradient cannot be changed", "alpha.no_grad()"):
         x[0] = 0
     y = x * x
     with alpha.no_grad():

@@ -51,6 +51,8 @@ MAY_IMPORT = {
     "alpha.training.effects": {"alpha.core", "alpha.nn", "alpha.optim"},
     "alpha.testing": {"alpha.core", "alpha.interop", "alpha.testing", "alpha.gradcheck", "alpha.ops"},
     "alpha.dist": {"alpha.core", "alpha.dist", "alpha.cuda.runtime", "alpha.nn", "alpha.ops", "alpha.random"},
+    "alpha.linalg": {"alpha.core", "alpha.ops"},
+    "alpha.func": {"alpha.core", "alpha.func", "alpha.nn", "alpha.ops"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.core"},
     "alpha.doctor": {"alpha", "train"},  # the latter for build-kernels --model

@@ -19,7 +19,7 @@ from alpha.errors import DataError
 from alpha.gradcheck import assert_equal_at
 from tests.op_orders import orders, torch_orders
 from tests.op_twins import drawn
-from tests.op_twins_composed import TWINS
+from tests.op_twins_linalg import TWINS
 
 TESTS = Path(__file__).parent
 
@@ -65,7 +65,7 @@ COMPOSED = {name: file for file, names in {
     "test_inplace.py": "clone",
     "test_pool.py": "max_unpool2d",
     "test_conv_pool.py": "conv2d_relu_pool", "op_twins.py": "index_select logical_not logical_or logical_xor",
-    "test_elementwise.py": "to_device",
+    "test_elementwise.py": "to_device", "test_places.py": "bernoulli multinomial",
 }.items() for name in names.split()}
 
 

@@ -31,6 +31,12 @@ OTHER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "LAMB": ({}, dict(lr=0.1, betas=(0.8, 0.9), eps=0.1, weight_decay=0.1)),
     "Muon": ({}, dict(lr=0.1, weight_decay=0.5, momentum=0.5, nesterov=False, ns_coefficients=(2.0, -1.5, 0.5),
                       eps=100.0, ns_steps=2, adjust_lr_fn="match_rms_adamw")),
+    "MuonAdamW": ({}, dict(lr=0.1, weight_decay=0.5, momentum=0.5, betas=(0.8, 0.9), eps=0.1)),
+    "Adafactor": ({}, dict(lr=0.1, beta2_decay=-0.3, eps=(None, 0.9), d=0.1, weight_decay=0.1)),
+    "Adan": ({}, dict(lr=0.1, betas=(0.8, 0.9, 0.5), eps=0.1, weight_decay=0.1)),
+    "LARS": ({}, dict(lr=0.1, momentum=0.5, weight_decay=0.1, trust_coefficient=0.1, eps=0.1)),
+    "ScheduleFreeSGD": ({}, dict(lr=0.1, momentum=0.5, weight_decay=0.1, warmup_steps=3)),
+    "ScheduleFreeAdamW": ({}, dict(lr=0.1, betas=(0.8, 0.9), eps=0.1, weight_decay=0.1, warmup_steps=3)),
 }
 CASES = [(name, setting) for name, (_, others) in OTHER.items() for setting in others]
 
@@ -38,7 +44,8 @@ CASES = [(name, setting) for name, (_, others) in OTHER.items() for setting in o
 def trained(name: str, **settings: Any) -> bytes:
     rng = np.random.default_rng(0)
     p = nn.Parameter(alpha.tensor(rng.standard_normal((4, 3)).astype(np.float32)))
-    optimizer = getattr(optim, name)([p], **settings)
+    group = {"params": [p], **({"hidden": "momentum" in settings} if name == "MuonAdamW" else {})}
+    optimizer = getattr(optim, name)([group], **settings)
     for k in range(12):
         p.grad = alpha.tensor((rng.standard_normal((4, 3)) * (10 if k == 2 else 1)).astype(np.float32))
         optimizer.step()
@@ -204,8 +211,8 @@ def test_fit_answers_accumulation_with_what_to_do(name: str) -> None:
     assert "dampening" not in str(caught.value) and "did you mean" not in str(caught.value)
 
 
-def test_weight_norm_is_not_answered_with_clipping_alone() -> None:
-    with pytest.raises(MissingError, match=r"weight_norm.* are not there: make the weight anew in forward"):
-        _ = nn.utils.weight_norm
-    with pytest.raises(MissingError, match="there is none: make the weight anew in forward"):
+def test_weight_norm_is_told_with_its_place_and_clipping_with_its_own() -> None:
+    with pytest.raises(MissingError, match=r"alpha\.nn\.utils\.weight_norm"):
         _ = nn.weight_norm
+    with pytest.raises(MissingError, match=r"alpha\.optim\.clip_grad_norm_"):
+        _ = nn.utils.clip_grad_norm_

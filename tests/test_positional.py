@@ -26,9 +26,9 @@ pytestmark = pytest.mark.torch
 SAME = {
     "input": "index labels", "self": "x a index labels", "tensor": "t b", "data": "source", "mat2": "b", "vec": "b",
     "vec2": "b", "bias": "b beta", "weight": "gamma", "dims": "counts", "indices": "index indices_or_sections",
-    "src": "source", "a": "low", "b": "high", "val": "value", "modules": "entries", "parameters": "entries",
-    "values": "parameters", "ext_tensor": "x", "f": "path", "obj": "state", "ord": "p", "train": "training",
-    "other": "y", "axis0": "a", "axis1": "b",
+    "src": "source", "source": "src", "a": "low", "b": "high", "val": "value", "modules": "entries",
+    "parameters": "entries", "values": "parameters", "ext_tensor": "x", "f": "path", "obj": "state", "ord": "p",
+    "train": "training", "other": "y", "axis0": "a", "axis1": "b",
 }
 # Names whose order differs for a reason. A call in PyTorch's order is refused: see below.
 OTHERWISE = {
@@ -143,10 +143,10 @@ ONES = alpha.ones((2,))
     lambda: ops.conv_transpose2d(MAPS, alpha.ones((2, 1, 1, 2)), None, 1),
     lambda: ops.layer_norm(A, (2,)), lambda: ops.rms_norm(A, (2,)), lambda: ops.group_norm(MAPS, 2),
     lambda: ops.batch_norm(MAPS, ONES, ONES, ONES, ONES, True), lambda: alpha.Tensor(2, 3),
-    lambda: nn.BCEWithLogitsLoss(WEIGHT), lambda: F.binary_cross_entropy_with_logits(A, B, WEIGHT),
-    lambda: nn.BCELoss(WEIGHT), lambda: nn.MSELoss("sum"), lambda: nn.KLDivLoss("sum"), lambda: nn.SmoothL1Loss(0.5),
-    lambda: nn.HuberLoss(0.5), lambda: nn.CrossEntropyLoss(0.1), lambda: nn.NLLLoss("sum"),
-    lambda: nn.GaussianNLLLoss(True), lambda: nn.PoissonNLLLoss(True, True, 0.1),
+    lambda: nn.BCEWithLogitsLoss(WEIGHT, WEIGHT), lambda: F.binary_cross_entropy_with_logits(A, B, WEIGHT, WEIGHT),
+    lambda: nn.BCELoss(WEIGHT, "sum"), lambda: nn.MSELoss("sum"), lambda: nn.KLDivLoss("sum"),
+    lambda: nn.SmoothL1Loss(0.5), lambda: nn.HuberLoss(0.5), lambda: nn.CrossEntropyLoss(0.1),
+    lambda: nn.NLLLoss("sum"), lambda: nn.GaussianNLLLoss(True), lambda: nn.PoissonNLLLoss(True, True, 0.1),
     lambda: nn.MultiMarginLoss(1, 1.0, None, "sum"),
     lambda: A.std(0, True), lambda: A.std(0, False), lambda: alpha.std(A, 0, True), lambda: A.var(0, True),
     lambda: alpha.var(A, 0, False), lambda: ops.avg_pool2d(MAPS, 2, 2, 0, True),
@@ -168,6 +168,10 @@ def test_what_would_mean_something_else_is_refused(call: Callable[[], Any]) -> N
      lambda t: TF.cross_entropy(t, torch.tensor([0, 1]), torch.from_numpy(W[0]))),
     (lambda: nn.NLLLoss(WEIGHT)(A, alpha.tensor([0, 1])),
      lambda t: TF.nll_loss(t, torch.tensor([0, 1]), torch.from_numpy(W[0]))),
+    (lambda: nn.BCELoss(WEIGHT)(A, B),
+     lambda t: TF.binary_cross_entropy(t, torch.from_numpy(T), torch.from_numpy(W[0]))),
+    (lambda: F.binary_cross_entropy_with_logits(A, B, WEIGHT),
+     lambda t: TF.binary_cross_entropy_with_logits(t, torch.from_numpy(T), torch.from_numpy(W[0]))),
     (lambda: nn.HuberLoss("sum", 0.1)(A, B), lambda t: torch.nn.HuberLoss("sum", 0.1)(t, torch.from_numpy(T))),
     (lambda: A.std(0, keepdim=True), lambda t: t.std(0, keepdim=True)),
     (lambda: A.std(0, unbiased=False), lambda t: t.std(0, False)),

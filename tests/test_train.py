@@ -180,7 +180,7 @@ def test_the_test_images_are_not_read_before_the_end(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_learns(optimizer: str, tmp_path: Path) -> None:
-    assert main(flags(tmp_path, optimizer=optimizer, epochs=8, lr=1.0 if optimizer == "adadelta" else 0.05,
+    assert main(flags(tmp_path, optimizer=optimizer, epochs=8, lr={"adadelta": 1.0, "lars": 8.0}.get(optimizer, 0.05),
                       augment="none")) == 0
     losses = [float(line["train_loss"]) for line in rows(tmp_path)]
     assert losses[-1] < 0.9 * losses[0]

@@ -63,7 +63,7 @@ def test_twins_are_drawn_where_pytorch_is_not_installed() -> None:
         sys.meta_path.insert(0, Nowhere())
         from tests.op_orders import orders
         from tests.op_twins import drawn
-        from tests.op_twins_composed import TWINS
+        from tests.op_twins_linalg import TWINS
         for name in TWINS:
             drawn(name, 1, lambda case: orders(case.ours, case.arrays))
         print(len(TWINS))"""

@@ -23,7 +23,8 @@ from alpha.interop import twins
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("TENSOR", "TOP", "NN", "FUNCTIONAL", "CUDA", "OPTIM", "SCHEDULE", "DATA", "INIT", "CHECKPOINT", "ONNX",
-          "TRAINING", "TESTING", "LOADER", "OPTIMIZER", "SCALER", "MODULE")
+          "TRAINING", "TESTING", "LOADER", "OPTIMIZER", "SCALER", "MODULE", "UTILS",
+          "FUNC", "LINALG")
 
 
 def help_of(call: Callable[[], Any]) -> str:
@@ -76,8 +77,8 @@ def test_a_name_of_another_room_is_told_with_the_room(place: str) -> None:
     ("alpha", "lr_scheduler", "alpha.optim.schedule"), ("alpha", "resnet18", 'models.create("resnet18")'),
     ("alpha", "load_state_dict", "model.load_state_dict"), ("alpha", "max_memory_allocated", "memory_summary"),
     ("alpha.nn", "Adam", "alpha.optim.Adam"), ("alpha.nn", "relu", "alpha.relu"),
-    ("alpha.optim", "Linear", "alpha.nn.Linear"), ("alpha.nn.functional", "grid_sample", "there is none"),
-    ("alpha", "grid_sample", "there is none"), ("alpha.data", "fit", "alpha.training.fit")])
+    ("alpha.optim", "Linear", "alpha.nn.Linear"), ("alpha.nn.functional", "upsample", "alpha.nn.Upsample"),
+    ("alpha", "grid_sample", "alpha.nn.functional.grid_sample"), ("alpha.data", "fit", "alpha.training.fit")])
 def test_names_are_told_where_they_are(room: str, name: str, said: str) -> None:
     advice = help_of(lambda: getattr(import_module(room), name))
     assert said in advice and "add an op" not in advice

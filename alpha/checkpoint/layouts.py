@@ -55,6 +55,8 @@ def layouts(where: str, model: Module) -> dict[str, Layout]:
             raise CheckpointError(message(where, f"{type(module).__name__}.torch_channels_first is {shown(names)}, not "
                                           "a tuple of names", 'write torch_channels_first = ("weight",)'))
         for name in names:
+            if name in vars(module).get("parametrizations", ()):
+                continue    # computed from others, which say so themselves
             t = getattr(module, name, None)
             if t is None:
                 continue  # such as the bias of a layer without one
@@ -71,7 +73,7 @@ def layouts(where: str, model: Module) -> dict[str, Layout]:
 def counters(model: Module) -> list[str]:
     """Returns the names of the counters that PyTorch's batch norms have and ours do not."""
     return [f"{prefix}num_batches_tracked" for prefix, module in paths(model)
-            if isinstance(module, BatchNorm2d) and module.running_mean is not None]
+            if isinstance(module, BatchNorm2d) and module.running_mean is not None and module.momentum is not None]
 
 
 def paths(module: Module, prefix: str = "") -> Iterator[tuple[str, Module]]:

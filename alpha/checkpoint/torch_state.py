@@ -59,8 +59,8 @@ def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool 
             raise CheckpointError(message(where, f"the state has the name {shown(key)}, which is no string",
                                           "pass model.state_dict() of PyTorch's model"))
         name = _PREFIX.sub("", key)
-        if name.rsplit(".", 1)[-1] == "num_batches_tracked":
-            continue
+        if name.rsplit(".", 1)[-1] == "num_batches_tracked" and name not in model.state_dict():
+            continue    # which a batch norm with momentum=None alone counts here
         if name in values:
             raise CheckpointError(message(where, f"two names of the state are {name} without their prefixes",
                                           "drop one of them"))

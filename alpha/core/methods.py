@@ -33,14 +33,15 @@ def _calling(name: str) -> Any:
 # Methods that hand everything on, by the ops that they call; alpha.ops gives them their docstrings.
 CALLS = {
     **{name: name for name in """
-        abs acos addcdiv addcmul addmm all allclose any argmax argmin argsort asin atan atan2 baddbmm bincount bmm
-        broadcast_to ceil chunk clip cos cosh count_nonzero cumprod cumsum diag diagonal diff dot equal erf erfc exp
-        exp2 expm1 flatten floor floor_divide fmod gather hypot index_select isclose isfinite isinf isnan leaky_relu
-        lerp log log1p log2 log10 log_softmax logical_and logical_not logical_or logical_xor logit logsumexp masked_fill
-        masked_select max mean median min mm moveaxis mv nan_to_num narrow nonzero outer prod quantile reciprocal relu
-        remainder repeat_interleave roll round rsqrt scatter scatter_add select sigmoid sign sin sinh softmax sort split
-        sqrt square squeeze std sum take_along_axis take_along_dim tan tanh tensor_split topk trace transpose tril triu
-        trunc unbind unflatten unique unsqueeze var""".split()},  # noqa: SIM905
+        abs acos addcdiv addcmul addmm all allclose any argmax argmin argsort asin atan atan2 baddbmm bernoulli
+        bincount bmm broadcast_to ceil chunk clip cos cosh count_nonzero cumprod cumsum diag diagonal diff dot equal
+        erf erfc exp exp2 expm1 flatten floor floor_divide fmod gather hypot index_add index_select isclose isfinite
+        isinf isnan leaky_relu lerp log log1p log2 log10 log_softmax logical_and logical_not logical_or logical_xor
+        logit logsumexp masked_fill masked_select max mean median min mm moveaxis multinomial mv nan_to_num narrow
+        nonzero outer prod quantile reciprocal relu remainder repeat_interleave roll round rsqrt scatter scatter_add
+        scatter_reduce select sigmoid sign sin sinh softmax sort split sqrt square squeeze std sum take_along_axis
+        take_along_dim tan tanh tensor_split topk trace transpose tril triu trunc unbind unflatten unique unsqueeze
+        var""".split()},  # noqa: SIM905
     "add": "add", "sub": "sub", "subtract": "sub", "mul": "mul", "multiply": "mul", "div": "div", "divide": "div",
     "true_divide": "div", "pow": "pow", "neg": "neg", "negative": "neg", "absolute": "abs", "clamp": "clip",
     "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "maximum": "maximum", "minimum": "minimum",
@@ -193,7 +194,7 @@ class Methods(Generic[TensorT]):
         def argmax(self, axis: int | None = None, keepdims: bool = False, **torch: Any) -> TensorT: ...
         def softmax(self, axis: int = -1, **torch: Any) -> TensorT: ...
         def log_softmax(self, axis: int = -1, **torch: Any) -> TensorT: ...
-        def clip(self, low: Number | None = None, high: Number | None = None, **torch: Any) -> TensorT: ...
+        def clip(self, low: Any = None, high: Any = None, **torch: Any) -> TensorT: ...
         def flatten(self, start: int = 0, end: int = -1, **torch: Any) -> TensorT: ...
         def transpose(self, a: int = -2, b: int = -1, **torch: Any) -> TensorT: ...
         def abs(self) -> TensorT: ...
@@ -205,21 +206,20 @@ class Methods(Generic[TensorT]):
         def sigmoid(self) -> TensorT: ...
         def relu(self) -> TensorT: ...
         _method: Callable[..., Any] = print
-        absolute = acos = add = addcdiv = addcmul = addmm = all = allclose = amax = \
-            amin = any = argmin = argsort = asin = atan = atan2 = baddbmm = bincount = bmm = \
-            broadcast_to = ceil = chunk = clamp = cos = cosh = count_nonzero = cumprod = \
-            cumsum = diag = diagonal = diff = div = divide = dot = eq = equal = erf = erfc = \
-            exp2 = expm1 = floor = floor_divide = fmod = gather = ge = gt = hypot = \
-            index_select = isclose = isfinite = isinf = isnan = le = leaky_relu = lerp = \
-            log1p = log2 = log10 = logical_and = logical_not = logical_or = logical_xor = \
-            logit = logsumexp = lt = masked_fill = masked_select = matmul = maximum = \
-            median = minimum = mm = moveaxis = movedim = mul = multiply = mv = nan_to_num = \
-            narrow = ne = neg = negative = nonzero = norm = outer = pow = prod = quantile = \
-            reciprocal = remainder = repeat_interleave = roll = round = rsqrt = scatter = \
-            scatter_add = select = sin = sinh = sort = split = square = squeeze = std = \
-            sub = subtract = swapaxes = take_along_axis = take_along_dim = tan = \
-            tensor_split = topk = trace = tril = triu = true_divide = trunc = unbind = \
-            unflatten = unique = unsqueeze = _method
+        absolute = acos = add = addcdiv = addcmul = addmm = all = allclose = amax = amin = any = \
+            argmin = argsort = asin = atan = atan2 = baddbmm = bernoulli = bincount = bmm = \
+            broadcast_to = ceil = chunk = clamp = cos = cosh = count_nonzero = cumprod = cumsum = \
+            diag = diagonal = diff = div = divide = dot = eq = equal = erf = erfc = exp2 = \
+            expm1 = floor = floor_divide = fmod = gather = ge = gt = hypot = index_add = \
+            index_select = isclose = isfinite = isinf = isnan = le = leaky_relu = lerp = log1p = \
+            log2 = log10 = logical_and = logical_not = logical_or = logical_xor = logit = \
+            logsumexp = lt = masked_fill = masked_select = matmul = maximum = median = minimum = \
+            mm = moveaxis = movedim = mul = multinomial = multiply = mv = nan_to_num = narrow = \
+            ne = neg = negative = nonzero = norm = outer = pow = prod = quantile = reciprocal = \
+            remainder = repeat_interleave = roll = round = rsqrt = scatter = scatter_add = \
+            scatter_reduce = select = sin = sinh = sort = split = square = squeeze = std = sub = \
+            subtract = swapaxes = take_along_axis = take_along_dim = tan = tensor_split = topk = \
+            trace = tril = triu = true_divide = trunc = unbind = unflatten = unique = unsqueeze = _method
 
 
 for _name, _called in CALLS.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from alpha.graph.mode import recording
+from alpha.core.mode import recording
 
 
 class Listener(Protocol):

@@ -7,6 +7,7 @@ from alpha.cpu import (
     conv,
     dropout,
     elementwise,
+    linalg,
     loss,
     matmul,
     norm,
@@ -16,5 +17,5 @@ from alpha.cpu import (
     update,
 )
 
-__all__ = ["activation", "augment", "coconv", "conv", "dropout", "elementwise", "loss", "matmul", "norm", "pool",
-           "reduce", "shape", "update"]
+__all__ = ["activation", "augment", "coconv", "conv", "dropout", "elementwise", "linalg", "loss", "matmul", "norm",
+           "pool", "reduce", "shape", "update"]

@@ -16,7 +16,7 @@ from alpha.dist.data_parallel import DataParallel
 from alpha.dist.slices import Slices
 from alpha.dist.sync_norm import SyncBatchNorm, convert_sync_batchnorm
 from alpha.dist.joining import init, world
-from alpha.methods import twins
+from alpha.interop import twins
 
 __all__ = ["Collective", "Communicator", "DataParallel", "Slices", "SyncBatchNorm", "convert_sync_batchnorm", "init",
            "world"]

@@ -56,9 +56,10 @@ class SyncBatchNorm(BatchNorm2d):
             raise ShapeError(message("SyncBatchNorm", f"training needs more than 1 value per channel, x of shape "
                                      f"{x.shape} has {total} on all ranks", "use a larger batch"))
         if self.running_mean is not None and self.running_var is not None and leads():
+            share = self._weight_of_batch()
             with no_grad():
                 for running, now in ((self.running_mean, mean), (self.running_var, m2 * (1 / (total - 1)))):
-                    running.copy_(running * (1 - self.momentum) + now.astype(running.dtype) * self.momentum)
+                    running.copy_(running * (1 - share) + now.astype(running.dtype) * share)
         y: Tensor = _Normalize.apply(x, self.weight, self.bias, residual, mean, istd, counts, activation)
         return y
 

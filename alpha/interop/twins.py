@@ -21,8 +21,9 @@ TENSOR = {
     "squeeze_": "write t = t.squeeze(...)", "unsqueeze_": "write t = t.unsqueeze(axis)",
     "stride": "elements lie in the order of indices", "masked_fill_": "write t = t.masked_fill(mask, v)",
     "scatter_": "write t = t.scatter(...)", "storage": "t.array is the backend's array",
-    "scatter_add_": "write t = t.scatter_add(...)", "index_add": "x.scatter_add(axis, index, src)",
-    "index_add_": "write t = t.scatter_add(axis, index, src)", "index_fill": "alpha.where(mask, value, x)",
+    "scatter_add_": "write t = t.scatter_add(...)", "index_add_": "write t = t.index_add(axis, index, src)",
+    "scatter_reduce_": "write t = t.scatter_reduce(axis, index, src, reduce)",
+    "index_fill": "alpha.where(mask, value, x)", "bernoulli_": "alpha.bernoulli(x)",
     "grad_fn": "repr(t) names the op that made t; t.is_leaf says whether one did",
     "pin_memory": "copies pin by themselves", "retain_grad": "t.register_hook(f) is called with the gradient of a "
     "tensor that ops made", "is_sparse": "all tensors are dense", "data_ptr": "t.array is the backend's array",
@@ -32,15 +33,15 @@ TENSOR = {
     "unfold": "slices; of maps, alpha.nn.functional.unfold",
     "names": "axes have no names", "device_": "t.to(device)", "to_sparse": "all tensors are dense", "put_": _ITSELF,
     "index_put_": "x[indices] = values, under alpha.no_grad()", "random_": "alpha.randint(low, high, shape)",
-    "bernoulli": "alpha.rand_like(x) < p", "multinomial": "a draw from NumPy: np.random.default_rng().choice",
     "histc": "np.histogram(x.numpy())", "cross": "products of slices", "dist": "(x - y).norm()",
     "frac": "x - x.trunc()", "clamp_min": "x.clamp(min=low)", "clamp_max": "x.clamp(max=high)",
     "aminmax": "x.min(axis), x.max(axis)", "amax": "x.max(axis)", "amin": "x.min(axis)",
     "values": "x.max(dim) has the values alone, x.argmax(dim) the indices", "indices": "x.argmax(dim), x.argsort(dim)",
     "is_complex": "there are no complex numbers", "H": "x.mT: there are no complex numbers",
     "real": "x itself: there are no complex numbers", "new": "alpha.zeros(shape, dtype=t.dtype, device=t.device)",
-    "pow_": "write t **= y", "random": "alpha.randint(low, high, shape)", "svd": "np.linalg.svd(x.numpy())",
-    "inverse": "np.linalg.inv(x.numpy())", "det": "np.linalg.det(x.numpy())", "ravel": "x.flatten()",
+    "pow_": "write t **= y", "random": "alpha.randint(low, high, shape)", "inverse": "alpha.linalg.inv(x)",
+    **{name: f"alpha.linalg.{name}(x)" for name in ("svd", "qr", "cholesky", "det", "slogdet")},
+    "pinverse": "np.linalg.pinv(x.numpy())", "ravel": "x.flatten()",
     "swapdims": "x.swapaxes(a, b)", "take": "x.flatten()[index]", "kthvalue": "x.sort(axis)",
     "std_mean": "x.std(axis), x.mean(axis)", "var_mean": "x.var(axis), x.mean(axis)",
     "mode": "np.unique(x.numpy(), return_counts=True)",
@@ -71,7 +72,6 @@ TOP = {
     "as_tensor": "alpha.tensor(values), which copies; alpha.from_dlpack(array) shares",
     "concatenate": "alpha.concat(xs, axis)", "kron": "np.kron(x.numpy(), y.numpy())",
     "set_grad_enabled": "with alpha.no_grad(): or alpha.enable_grad():",
-    "cdist": "((x[:, None] - y[None]) ** 2).sum(-1).sqrt()", "linalg": "np.linalg of x.numpy(); x.norm(), alpha.einsum",
     "fft": "np.fft of x.numpy()", "distributed": "alpha.dist, after alpha.dist.init(): docs/distributed.md",
     "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": _THREADS,
     "log_softmax": "alpha.nn.functional.log_softmax(x, dim), x.log_softmax(dim)", "inf": 'float("inf")',
@@ -82,9 +82,9 @@ TOP = {
     "version": "alpha.__version__; python -m alpha shows those of the driver and the compilers",
     "use_deterministic_algorithms": "leave it out: results are always the same",
     "set_float32_matmul_precision": 'alpha.precision("tf32")', "strided": "all tensors are dense",
-    "hub": "models.create", "vmap": "ops take any number of leading axes",
-    "meshgrid": "alpha.arange(n).reshape(-1, 1).expand(n, m)", "random_split": "alpha.data.random_split",
-    "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
+    "hub": "models.create", "vmap": "alpha.func.vmap",
+    "random_split": "alpha.data.random_split",
+    "distributions": "alpha.rand and alpha.randn",
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"),
                     "operators: x == y, x != y, x < y, ..."),
 }
@@ -92,23 +92,39 @@ TOP = {
 NN = {
     **dict.fromkeys(("TransformerDecoder", "TransformerDecoderLayer"), "write it with MultiheadAttention, Linear and "
                     "LayerNorm, as nn.TransformerEncoderLayer is"),
-    "Conv3d": "there are maps of one and two axes: Conv1d, Conv2d", "BatchNorm3d": "BatchNorm2d takes any axes",
     "SyncBatchNorm": "alpha.dist.SyncBatchNorm", "DataParallel": "alpha.dist.DataParallel, a rank for each GPU",
-    "LSTM": "write the cell as a Module, with Linear", "GRU": "write the cell as a Module, with Linear",
-    "RNN": "write the cell as a Module, with Linear", "Transformer": "TransformerEncoder; a decoder is "
+    "Transformer": "TransformerEncoder; a decoder is "
     "MultiheadAttention, Linear and LayerNorm", "Swish": "nn.SiLU",
-    "utils": "clip_grad_norm_ and clip_grad_value_ are in alpha.optim; weight_norm, spectral_norm and parametrizations "
-    "are not there: make the weight anew in forward",
-    **dict.fromkeys(("weight_norm", "spectral_norm"), "there is none: make the weight anew in forward, as w = g * v / "
-                    "v.norm()"),
-    "CTCLoss": "there is none", "Bilinear": "write it with matmul", "modules": "alpha.nn itself",
+    "StochasticDepth": "nn.DropPath(p)", "SqueezeExcitation": "nn.SqueezeExcite",
+    **dict.fromkeys(("weight_norm", "spectral_norm"), "alpha.nn.utils.weight_norm(layer), spectral_norm(layer)"),
+    "Bilinear": "write it with matmul", "modules": "alpha.nn itself",
     "parallel": "alpha.dist.DataParallel, a rank for each GPU", "AdaptiveLogSoftmaxWithLoss": "CrossEntropyLoss",
     "MSE": "nn.MSELoss", "BCE": "nn.BCELoss", "FractionalMaxPool2d": "MaxPool2d",
 }
 
+LINALG = {
+    "inverse": "alpha.linalg.inv", "vector_norm": "alpha.linalg.norm(x, p, axis)", "multi_dot": "a @ b @ c",
+    "eigvalsh": "alpha.linalg.eigh(x).eigenvalues", "svdvals": "alpha.linalg.svd(x).S", "matmul": "a @ b",
+    **{name: f"np.linalg.{name} of x.numpy()" for name in ("lstsq", "pinv", "eig", "matrix_rank", "matrix_power",
+                                                           "cond")},
+}
+
+FUNC = {
+    "stack_module_state": "alpha.stack([m.weight for m in models])", "linearize": "alpha.func.jvp",
+    "functionalize": "leave it out",
+}
+
+UTILS = {
+    **dict.fromkeys(("parametrizations", "parametrize"), "alpha.nn.utils.weight_norm, spectral_norm and "
+                    "register_parametrization"),
+    **dict.fromkeys(("remove_weight_norm", "remove_spectral_norm"), "alpha.nn.utils.remove_parametrizations(layer)"),
+    "clip_grad_norm_": "alpha.optim.clip_grad_norm_", "clip_grad_value_": "alpha.optim.clip_grad_value_",
+    "rnn": "sequences are padded to one length", "prune": "w *= mask, under alpha.no_grad()",
+    "parameters_to_vector": "alpha.concat([p.flatten() for p in model.parameters()])",
+}
+
 FUNCTIONAL = {
-    "grid_sample": "there is none: alpha.nn.functional.interpolate resizes maps; an op of your own samples at other "
-    "places: docs/add_a_layer.md",
+    "sigmoid_focal_loss": "alpha.nn.functional.focal_loss(x, target, reduction=...)",
 }
 
 CUDA = {
@@ -192,6 +208,7 @@ SCALER = {
 }
 
 MODULE = {
+    "flatten_parameters": "leave it out: products read the parameters where they are",
     "reset_parameters": "make the layer anew, or alpha.nn.init.kaiming_uniform_(layer.weight)", "module": "the model "
     "itself: there is one device to a process", "float16": "model.to(dtype=...)",
     "share_memory": "modules are not shared",
@@ -204,6 +221,8 @@ MODULE = {
 # Where a public name may be: the module, and how it is written. Modules that come with other names alone stand last.
 PLACES = (("alpha", "alpha.{}"), ("alpha.nn.functional", "alpha.nn.functional.{}"), ("alpha.nn", "alpha.nn.{}"),
           ("alpha.ops", "alpha.ops.{}"), ("alpha.optim", "alpha.optim.{}"), ("alpha.nn.init", "alpha.nn.init.{}"),
+          ("alpha.nn.utils", "alpha.nn.utils.{}"), ("alpha.func", "alpha.func.{}"),
+          ("alpha.linalg", "alpha.linalg.{}"),
           ("alpha.optim.schedule", "alpha.optim.schedule.{}"), ("alpha.data", "alpha.data.{}"),
           ("alpha.checkpoint", "alpha.checkpoint.{}"), ("alpha.training", "alpha.training.{}"),
           ("alpha.testing", "alpha.testing.{}"), ("alpha.onnx", "alpha.onnx.{}"), ("alpha.cuda", "alpha.cuda.{}"),

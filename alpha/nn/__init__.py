@@ -3,7 +3,7 @@
 import sys
 
 from alpha.interop import twins
-from alpha.nn import functional, init
+from alpha.nn import functional, init, utils
 from alpha.nn.activation import (
     CELU,
     ELU,
@@ -34,6 +34,7 @@ from alpha.nn.activation import (
     Threshold,
 )
 from alpha.nn.attention import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
+from alpha.nn.blocks import ArcFace, DropPath, SqueezeExcite
 from alpha.nn.coconv import CoConv2d
 from alpha.nn.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from alpha.nn.conv import Conv2d, ConvTranspose2d
@@ -49,7 +50,7 @@ from alpha.nn.distance import (
     SoftMarginLoss,
     TripletMarginLoss,
 )
-from alpha.nn.dropout import Dropout, Dropout1d, Dropout2d
+from alpha.nn.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from alpha.nn.function import Lambda
 from alpha.nn.image import (
     ChannelShuffle,
@@ -67,11 +68,14 @@ from alpha.nn.image import (
     ZeroPad2d,
 )
 from alpha.nn.linear import Flatten, Identity, Linear, Unflatten
-from alpha.nn.lines import AdaptiveAvgPool1d, AdaptiveMaxPool1d, AvgPool1d, Conv1d, MaxPool1d
+from alpha.nn.lines import AdaptiveAvgPool1d, AdaptiveMaxPool1d, AvgPool1d, Conv1d, ConvTranspose1d, MaxPool1d
 from alpha.nn.loss import (
     BCELoss,
     BCEWithLogitsLoss,
     CrossEntropyLoss,
+    CTCLoss,
+    DiceLoss,
+    FocalLoss,
     HuberLoss,
     KLDivLoss,
     L1Loss,
@@ -80,42 +84,72 @@ from alpha.nn.loss import (
     SmoothL1Loss,
 )
 from alpha.nn.module import Module, Parameter
-from alpha.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm2d, LayerNorm, RMSNorm
+from alpha.nn.norm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    LayerNorm2d,
+    RMSNorm,
+)
 from alpha.nn.pool import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, MaxPool2d, MaxUnpool2d
+from alpha.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from alpha.nn.summary import Summary, summary
+from alpha.nn.volumes import AdaptiveAvgPool3d, AdaptiveMaxPool3d, AvgPool3d, Conv3d, ConvTranspose3d, MaxPool3d
 
 __all__ = [
     "CELU",
     "ELU",
     "GELU",
     "GLU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "SELU",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
     "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
+    "ArcFace",
     "AvgPool1d",
     "AvgPool2d",
+    "AvgPool3d",
     "BCELoss",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
+    "BatchNorm3d",
+    "CTCLoss",
     "ChannelShuffle",
     "CircularPad2d",
     "CoConv2d",
     "ConstantPad2d",
     "Conv1d",
     "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
     "ConvTranspose2d",
+    "ConvTranspose3d",
     "CosineEmbeddingLoss",
     "CosineSimilarity",
     "CrossEntropyLoss",
+    "DiceLoss",
+    "DropPath",
     "Dropout",
     "Dropout1d",
     "Dropout2d",
+    "Dropout3d",
     "Embedding",
     "Flatten",
+    "FocalLoss",
     "Fold",
+    "GRUCell",
     "GaussianNLLLoss",
     "GroupNorm",
     "Hardshrink",
@@ -125,11 +159,15 @@ __all__ = [
     "HingeEmbeddingLoss",
     "HuberLoss",
     "Identity",
+    "InstanceNorm1d",
     "InstanceNorm2d",
+    "InstanceNorm3d",
     "KLDivLoss",
     "L1Loss",
+    "LSTMCell",
     "Lambda",
     "LayerNorm",
+    "LayerNorm2d",
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
@@ -139,6 +177,7 @@ __all__ = [
     "MarginRankingLoss",
     "MaxPool1d",
     "MaxPool2d",
+    "MaxPool3d",
     "MaxUnpool2d",
     "Mish",
     "Module",
@@ -156,6 +195,7 @@ __all__ = [
     "PixelUnshuffle",
     "PoissonNLLLoss",
     "RMSNorm",
+    "RNNCell",
     "ReLU",
     "ReLU6",
     "ReflectionPad2d",
@@ -171,6 +211,7 @@ __all__ = [
     "Softplus",
     "Softshrink",
     "Softsign",
+    "SqueezeExcite",
     "Summary",
     "Tanh",
     "Tanhshrink",
@@ -185,6 +226,7 @@ __all__ = [
     "functional",
     "init",
     "summary",
+    "utils",
 ]
 
 

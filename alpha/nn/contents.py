@@ -75,6 +75,9 @@ class Contents:
             self._check_needed(name, value)
         elif hasattr(getattr(type(self), name, None), "__set__"):
             return                          # a property: what its setter sets comes by here again
+        if name in self.__dict__.get("parametrizations", ()):
+            raise ConfigError(message(where, f"{name} is computed from parameters, and cannot be set", "remove_"
+                                      f'parametrizations(layer, "{name}") of alpha.nn.utils makes it a plain one'))
         if isinstance(value, (Contents, Tensor)):
             check_name(where, name, type(self))
         if isinstance(value, (Contents, Tensor)) or isinstance(old, (Contents, Tensor)):

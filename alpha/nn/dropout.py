@@ -44,3 +44,7 @@ class Dropout2d(Dropout):
 
 class Dropout1d(Dropout2d):
     """Dropout2d by its other name: x (N, L, C)."""
+
+
+class Dropout3d(Dropout2d):
+    """Dropout2d by its other name: x (N, D, H, W, C)."""

@@ -27,15 +27,26 @@ from alpha.core.tensor import Tensor
 from alpha.interop import twins
 from alpha.ops import (
     adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
     adaptive_max_pool2d,
+    adaptive_max_pool3d,
+    affine_grid,
+    avg_pool3d,
     avg_pool_windows,
     conv2d_bias_act,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose3d,
     cosine_embedding_loss,
     cosine_similarity,
     cross_entropy,
+    ctc_loss,
+    dice_loss,
+    focal_loss,
     fold,
     gaussian_nll_loss,
     glu,
+    grid_sample,
     gumbel_softmax,
     hardshrink,
     hinge_embedding_loss,
@@ -48,6 +59,7 @@ from alpha.ops import (
     log_softmax,
     logsigmoid,
     margin_ranking_loss,
+    max_pool3d,
     max_pool_windows,
     mse_loss,
     multi_margin_loss,
@@ -98,17 +110,20 @@ from alpha.ops.composed.pools import unpooled_size
 from alpha.ops.conv import named_padding
 
 __all__ = [
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d", "avg_pool1d",
-    "avg_pool2d", "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "conv1d",
-    "conv2d", "conv_transpose2d", "cosine_embedding_loss", "cosine_similarity", "cross_entropy", "dropout",
-    "dropout1d", "dropout2d", "elu", "embedding", "fold", "gaussian_nll_loss", "gelu", "glu", "group_norm",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+    "adaptive_max_pool3d", "affine_grid", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_embedding_loss", "cosine_similarity",
+    "cross_entropy", "ctc_loss", "dice_loss", "drop_path", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu",
+    "embedding", "focal_loss", "fold", "gaussian_nll_loss", "gelu", "glu", "grid_sample", "group_norm",
     "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hinge_embedding_loss", "huber_loss",
     "instance_norm", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "local_response_norm",
-    "log_softmax", "logsigmoid", "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_unpool2d", "mish",
-    "mse_loss", "multi_margin_loss", "nll_loss", "normalize", "one_hot", "pad", "pairwise_distance", "pixel_shuffle",
-    "pixel_unshuffle", "poisson_nll_loss", "prelu", "relu", "relu6", "rms_norm", "scaled_dot_product_attention",
-    "selu", "sigmoid", "silu", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink",
-    "softsign", "tanh", "tanhshrink", "threshold", "triplet_margin_loss", "unfold",
+    "log_softmax", "logsigmoid", "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool2d",
+    "mish", "mse_loss", "multi_margin_loss", "nll_loss", "normalize", "one_hot", "pad", "pairwise_distance",
+    "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "prelu", "relu", "relu6", "rms_norm",
+    "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "soft_margin_loss", "softmax",
+    "softmin", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold", "triplet_margin_loss",
+    "unfold",
 ]
 
 
@@ -210,7 +225,16 @@ def dropout1d(x: Tensor, p: Share = 0.5, training: bool = True) -> Tensor:
     return x * _dropout(ones((x.shape[0], *[1] * (x.ndim - 2), x.shape[-1]), x.dtype, x.device), p)
 
 
-dropout2d = dropout1d
+dropout2d = dropout3d = dropout1d
+
+
+@checked
+def drop_path(x: Tensor, p: Share = 0.5, training: bool = True, scale_by_keep: bool = True) -> Tensor:
+    """y = x / (1 - p), or 0 for whole samples with probability p.  See alpha.nn.DropPath."""
+    if not training or p == 0:
+        return x
+    kept = _dropout(ones((x.shape[0], *[1] * (x.ndim - 1)), x.dtype, x.device), p)
+    return x * (kept if scale_by_keep else kept * (1.0 - p))
 
 
 # ---- norms: arguments in PyTorch's order -----------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from alpha import ops
 from alpha.core.errors import ShapeError, message, shown
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import BorderMode, Channels, LinePadding, Size
+from alpha.core.precision import to_storage_dtype
 from alpha.core.tensor import Tensor
-from alpha.nn.conv import Conv2d
+from alpha.nn.conv import Conv2d, ConvTranspose2d
 from alpha.nn.module import Module, Parameter
 from alpha.nn.pool import AvgPool2d, MaxPool2d
 
@@ -51,13 +52,42 @@ class Conv1d(Conv2d):
         maps = _as_maps(self, x)
         if self.border != ((0, 0), (0, 0)):
             maps = self._bordered(maps)
-        w = self.weight.reshape(self.weight.shape[0], 1, *self.weight.shape[1:])
+        w: Tensor = self.weight     # which may be computed each time that it is read
+        w = w.reshape(w.shape[0], 1, *w.shape[1:])
         return _as_lines(ops.conv2d_bias_act(maps, w, self.bias, activation=activation, **self.geometry))
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         n, length, _ = x_shape
         whole = length + sum(self.border[1]) + 2 * self.padding[1] - self.dilation[1] * (self.kernel_size[1] - 1) - 1
         count = n * (whole // self.stride[1] + 1) * self.weight.numel()
+        return count, count
+
+
+class ConvTranspose1d(ConvTranspose2d):
+    """Transposed convolution along one axis: the gradient of a Conv1d used forward.
+
+    Args: as ConvTranspose2d, ints for kernel_size, stride, padding, output_padding and dilation.
+    Shape: x (N, L, in_channels) -> y (N, OL, out_channels).
+    Parameters: weight (in_channels, F, out_channels / groups); bias (out_channels,). They start as ConvTranspose2d's.
+    """
+
+    torch_space = 1
+
+    @checked
+    def __init__(self, in_channels: Channels, out_channels: Channels, kernel_size: Channels, stride: Channels = 1,
+                 padding: Size = 0, output_padding: Size = 0, groups: Channels = 1, bias: bool = True,
+                 dilation: Channels = 1) -> None:
+        super().__init__(in_channels, out_channels, (1, kernel_size), (1, stride), (0, padding), (0, output_padding),
+                         groups, bias, (1, dilation))
+        w = self.weight.detach()
+        self.weight = Parameter(w.reshape(w.shape[0], *w.shape[2:]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.conv_transpose1d(to_storage_dtype(x), self.weight, self.bias, self.stride[1], self.padding[1],
+                                    self.output_padding[1], self.groups, self.dilation[1])
+
+    def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+        count = x_shape[0] * x_shape[1] * self.weight.numel()
         return count, count
 
 

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from alpha import ops
 from alpha.core.inputs.arguments import checked
-from alpha.core.inputs.kinds import NonNegative, Positive, Reduction, Share, Spread
+from alpha.core.inputs.kinds import NonNegative, Positive, Reduction, Share, Size, Spread
 from alpha.core.tensor import Tensor
 from alpha.nn.module import Module
+from alpha.ops.composed.imbalance import ToShares
 
 
 class Loss(Module):
@@ -139,26 +142,100 @@ class SmoothL1Loss(Loss):
 
 
 class BCELoss(Loss):
-    """Binary cross entropy of probabilities.  Shape: p and target alike -> (), or theirs with "none"."""
+    """Binary cross entropy of probabilities.
+
+    Args:
+        weight: of each element's loss, broadcast to the shape of p; or None.
+    Shape: p and target alike -> (), or theirs with "none".
+    """
+
+    weight: Tensor | None
+
+    @checked
+    def __init__(self, weight: Tensor | None = None, *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.register_buffer("weight", weight)
 
     def forward(self, p: Tensor, target: Tensor) -> Tensor:
-        return ops.bce_loss(p, target, reduction=self.reduction)
+        return ops.bce_loss(p, target, self.weight, reduction=self.reduction)
 
 
 class BCEWithLogitsLoss(Loss):
     """Binary cross entropy of sigmoid(logits), without overflow.
 
     Args:
+        weight: of each element's loss, broadcast to the shape of the logits; or None.
         pos_weight: weight of the positive class, broadcast over the last axis; or None.
     Shape: logits and target alike -> (), or theirs with "none".
     """
 
+    weight: Tensor | None
     pos_weight: Tensor | None
 
     @checked
-    def __init__(self, *, pos_weight: Tensor | None = None, reduction: Reduction = "mean") -> None:
+    def __init__(self, weight: Tensor | None = None, *, pos_weight: Tensor | None = None,
+                 reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
+        self.register_buffer("weight", weight)
         self.register_buffer("pos_weight", pos_weight)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return ops.bce_with_logits_loss(logits, target, pos_weight=self.pos_weight, reduction=self.reduction)
+        return ops.bce_with_logits_loss(logits, target, self.weight, pos_weight=self.pos_weight,
+                                        reduction=self.reduction)
+
+
+class FocalLoss(Loss):
+    """Binary cross entropy of sigmoid(logits) in which elements that are right already count less.
+
+    Args:
+        alpha: weight of the targets of 1, that of the others is 1 - alpha; None: both are 1.
+        gamma: how much less: at least 0.
+    Shape: logits and target alike -> (), or theirs with "none".  See alpha.ops.focal_loss.
+    """
+
+    @checked
+    def __init__(self, alpha: Share | None = 0.25, gamma: NonNegative = 2.0, *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.alpha, self.gamma = alpha, gamma
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return ops.focal_loss(logits, target, self.alpha, self.gamma, reduction=self.reduction)
+
+
+class DiceLoss(Loss):
+    """1 - twice what shares and target have in common, by what they have together, over the pixels.
+
+    Args:
+        activation: "sigmoid", "softmax" or None: what makes shares of x.
+        eps: added to both sums, above 0.
+    Shape: x (N, ..., C), target alike, or labels (N, ...) -> (), or (N, C) with "none".  See alpha.ops.dice_loss.
+    """
+
+    @checked
+    def __init__(self, activation: ToShares = "sigmoid", eps: Positive = 1.0, *, reduction: Reduction = "mean"
+                 ) -> None:
+        super().__init__(reduction=reduction)
+        self.activation, self.eps = activation, eps
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return ops.dice_loss(x, target, self.activation, self.eps, reduction=self.reduction)
+
+
+class CTCLoss(Loss):
+    """-log of the probability that a sequence reads as its labels, repeats joined and blanks left out.
+
+    Args:
+        blank: the class that stands for no label.
+        zero_infinity: whether a sequence that is too short for its labels counts as 0.
+    Shape: log_probs (T, N, C), targets (N, S), input_lengths (N,), target_lengths (N,) -> (), or (N,) with "none".  See
+        alpha.ops.ctc_loss.
+    """
+
+    @checked
+    def __init__(self, blank: Size = 0, reduction: Reduction = "mean", zero_infinity: bool = False) -> None:
+        super().__init__(reduction=reduction)
+        self.blank, self.zero_infinity = blank, zero_infinity
+
+    def forward(self, log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths: Any) -> Tensor:
+        return ops.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction,
+                            self.zero_infinity)

@@ -289,6 +289,9 @@ class Module(Contents, Hooks):
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any:
+            held = vars(self).get("parametrizations")   # of alpha.nn.utils: parameters that are computed
+            if held is not None and name in held:
+                return vars(held)[name]()
             return twins.attribute(self, type(self).__name__, name, twins.MODULE)
 
     def __repr__(self) -> str:

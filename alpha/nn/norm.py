@@ -33,7 +33,9 @@ class BatchNorm2d(Module):
     Args:
         num_features: channels C.
         eps: added to the variance.
-        momentum: weight of the batch in the running statistics: running = (1 - momentum) * running + momentum * batch.
+        momentum: weight of the batch in the running statistics: running = (1 - momentum) * running + momentum * batch;
+            None: they are the mean of all batches so far, which the buffer num_batches_tracked counts. The host reads
+            the count, so a GPU is waited for.
         affine: whether there are weight and bias.
         track_running_stats: False: the statistics are those of the batch in inference, too.
     Shape: x (N, H, W, C) -> y of the same shape.
@@ -46,22 +48,33 @@ class BatchNorm2d(Module):
 
     running_mean: Tensor | None
     running_var: Tensor | None
+    num_batches_tracked: Tensor
 
     @checked
-    def __init__(self, num_features: Count, eps: Positive = 1e-5, momentum: Share = 0.1, affine: bool = True,
+    def __init__(self, num_features: Count, eps: Positive = 1e-5, momentum: Share | None = 0.1, affine: bool = True,
                  track_running_stats: bool = True) -> None:
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.weight = Parameter(ops.ones((num_features,))) if affine else None
         self.bias = Parameter(ops.zeros((num_features,))) if affine else None
         self.register_buffer("running_mean", ops.zeros((num_features,)) if track_running_stats else None)
         self.register_buffer("running_var", ops.ones((num_features,)) if track_running_stats else None)
+        if momentum is None:
+            self.register_buffer("num_batches_tracked", ops.zeros((), "int64"))
+
+    def _weight_of_batch(self) -> float:
+        """Returns the momentum of this call; of a mean of all batches, counts it."""
+        if self.momentum is not None or self.running_mean is None or not self.training:
+            return 0.1 if self.momentum is None else self.momentum
+        count = int(self.num_batches_tracked.item()) + 1
+        self.num_batches_tracked.fill_(count)
+        return 1.0 / count
 
     def forward(self, x: Tensor, residual: Tensor | None = None, activation: str | None = None) -> Tensor:
         """Returns activation(norm(x) + residual); activation is None or "relu"."""
         if self.weight is None and self.running_mean is None:
             _refuse_other_sizes(self, x, self.num_features)
         return ops.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, residual,
-                              training=self.training or self.running_mean is None, momentum=self.momentum,
+                              training=self.training or self.running_mean is None, momentum=self._weight_of_batch(),
                               eps=self.eps, activation=activation)
 
     def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
@@ -74,6 +87,10 @@ class BatchNorm2d(Module):
 
 class BatchNorm1d(BatchNorm2d):
     """BatchNorm2d by its other name: x (N, C), or (N, L, C), channels last."""
+
+
+class BatchNorm3d(BatchNorm2d):
+    """BatchNorm2d by its other name: x (N, D, H, W, C), channels last."""
 
 
 def counts_for_norm(layer: Module, owner: type[Module], following: Module) -> Callable[[Tensor], Tensor]:
@@ -120,6 +137,30 @@ class LayerNorm(Module):
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}"
+
+
+class LayerNorm2d(LayerNorm):
+    """Normalisation of each pixel over its channels: LayerNorm of maps, by the name of networks with channels first.
+
+    Args:
+        num_channels: channels C.
+        eps: added to the variance.
+        affine: whether there are weight and bias.
+    Shape: x (N, H, W, C) -> y of the same shape.
+    Parameters: weight (C,), bias (C,); they start as 1 and 0.
+    Raises:
+        ShapeError: x is no batch of maps.
+    """
+
+    @checked
+    def __init__(self, num_channels: Count, eps: Positive = 1e-6, affine: bool = True) -> None:
+        super().__init__(num_channels, eps, affine)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 4:
+            raise ShapeError(message("LayerNorm2d", f"x has {x.ndim} axes, 4 are needed (N H W C)",
+                                     "reshape x, or use LayerNorm", x=x.shape))
+        return super().forward(x)
 
 
 class RMSNorm(LayerNorm):
@@ -200,7 +241,7 @@ class InstanceNorm2d(Module):
     @checked
     def __init__(self, num_features: Count, eps: Positive = 1e-5, momentum: Share = 0.1, affine: bool = False) -> None:
         if momentum != 0.1:
-            raise ConfigError(message("InstanceNorm2d", f"momentum={momentum} has no effect: the layer keeps no "
+            raise ConfigError(message(type(self).__name__, f"momentum={momentum} has no effect: the layer keeps no "
                                       "running statistics", "leave momentum out, or use BatchNorm2d"))
         self.num_features, self.eps = num_features, eps
         self.weight = Parameter(ops.ones((num_features,))) if affine else None
@@ -210,9 +251,18 @@ class InstanceNorm2d(Module):
         if self.weight is None:
             _refuse_other_sizes(self, x, self.num_features)
         if isinstance(x, Tensor) and x.ndim > 2 and prod(x.shape[1:-1]) == 1:
-            raise ShapeError(message("InstanceNorm2d", f"x of shape {x.shape} has 1 pixel in a sample, so y would be 0",
+            raise ShapeError(message(type(self).__name__, f"x of shape {x.shape} has 1 pixel in a sample, so y would "
+                                     "be 0",
                                      "pass maps (N, H, W, C) of at least 2 pixels"))
         return ops.group_norm(x, self.weight, self.bias, groups=self.num_features, eps=self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}" + ("" if self.weight is None else ", affine=True")
+
+
+class InstanceNorm1d(InstanceNorm2d):
+    """InstanceNorm2d by its other name: x (N, L, C), channels last."""
+
+
+class InstanceNorm3d(InstanceNorm2d):
+    """InstanceNorm2d by its other name: x (N, D, H, W, C), channels last."""

@@ -19,6 +19,7 @@ from alpha.core.tensor import Tensor, tensor
 from alpha.inference.program import Call, Program, Value, op_named
 from alpha.inference.trace import trace_once
 from alpha.nn import Module
+from alpha.onnx.constants import folded
 
 # Ops with attributes that follow the number of samples, of which the rules of nodes.py make sense.
 FOLLOWING = ("expand", "reshape", "slice_axes")
@@ -90,7 +91,7 @@ def opened(model: Module, examples: Sequence[Tensor], program: Program) -> tuple
         rows = np.arange(m) % n
         try:
             with no_grad():
-                others.append(trace_once(model, [tensor(t.numpy()[rows]) if t.ndim else t for t in examples]))
+                others.append(folded(trace_once(model, [tensor(t.numpy()[rows]) if t.ndim else t for t in examples])))
         except Exception as error:  # of the model, too
             text = str(error).split("\n")[0] if isinstance(error, AlphaError) else f"{type(error).__name__}: {error}"
             raise Baked(f"with {m} sample{'s' * (m != 1)} the model stops: {text}") from error

@@ -13,6 +13,7 @@ from alpha.inference.program import Program, Value
 from alpha.inference.trace import examples_of, trace
 from alpha.nn import Module
 from alpha.onnx.batch import Baked, Batch, closed, opened
+from alpha.onnx.constants import folded
 from alpha.onnx.graph import FIRST, PLAIN, TO_FIRST, WHERE, Graph, package, refuse
 from alpha.onnx.pieces import PIECES, joined
 from alpha.onnx.shapes import RULES
@@ -47,7 +48,7 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
         raise refuse(f"the model is on {next((p.device for p in model.parameters()), 'cpu')}, the example on "
                      f"{examples[0].device}, in {mode().name}", 'export on the CPU in fp32: model.to("cpu")')
     onnx = package()
-    program, _ = trace(model, [t.detach() for t in examples])
+    program = folded(trace(model, [t.detach() for t in examples])[0])
     for call in joined(program).calls:
         if call.piece is None and call.op.name not in RULES:
             raise refuse(f"the op {call.op.name} has no counterpart here")

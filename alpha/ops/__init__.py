@@ -29,13 +29,14 @@ from alpha.ops.create import (
 )
 from alpha.ops.dropout import dropout
 from alpha.ops.elementwise import (
-    abs, add, cast, clip, div, eq, erf, exp, ge, gt, le, log, lt, maximum, minimum, mul, ne, neg, pow, sign, sqrt, sub,
+    abs, add, cast, div, eq, erf, exp, ge, gt, le, log, lt, maximum, minimum, mul, ne, neg, pow, sign, sqrt, sub,
     to_device, where,
 )
 from alpha.ops.composed.curves import (
     acos, addcdiv, addcmul, addmm, asin, atan, atan2, baddbmm, cosh, erfc, exp2, expm1, fmod, hypot, lerp, log1p,
     logit, nan_to_num, sinh, tan,
 )
+from alpha.ops.composed.limits import clip
 from alpha.ops.composed.axes import (
     broadcast_to, count_nonzero, diag, diagonal, diff, dstack, hstack, narrow, prod, repeat_interleave, roll,
     select, take_along_dim, tensor_split, trace, vstack,
@@ -45,7 +46,7 @@ from alpha.ops.composed.activations import (
     celu, glu, gumbel_softmax, hardshrink, hardsigmoid, hardtanh, logsigmoid, mish, prelu, selu, softmin,
     softshrink, softsign, tanhshrink, threshold,
 )
-from alpha.ops.composed.vectors import cosine_similarity, pairwise_distance, rms_norm
+from alpha.ops.composed.vectors import cdist, cosine_similarity, pairwise_distance, rms_norm
 from alpha.ops.composed.windows import fold, unfold
 from alpha.ops.composed.losses import (
     cosine_embedding_loss, gaussian_nll_loss, hinge_embedding_loss, margin_ranking_loss, multi_margin_loss,
@@ -57,6 +58,14 @@ from alpha.ops.composed.image import (
     channel_shuffle, embedding, interpolate, local_response_norm, pad, pixel_shuffle, pixel_unshuffle,
 )
 from alpha.ops.composed.pools import avg_pool_windows, max_pool_windows
+from alpha.ops.composed.sampling import affine_grid, grid_sample
+from alpha.ops.composed.imbalance import dice_loss, focal_loss
+from alpha.ops.composed.ctc import ctc_loss
+from alpha.ops.composed.places import index_add, meshgrid, scatter_reduce
+from alpha.ops.composed.draws import bernoulli, multinomial
+from alpha.ops.composed.volumes import (
+    adaptive_avg_pool3d, adaptive_max_pool3d, avg_pool3d, conv3d, conv_transpose1d, conv_transpose3d, max_pool3d,
+)
 from alpha.ops.index import (
     argsort, cumprod, cumsum, gather, index_select, moveaxis, one_hot, scatter, scatter_add, sort, take_along_axis,
     topk,
@@ -94,11 +103,14 @@ __all__ = [
     "adamax_step",
     "adamod_step",
     "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
     "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
     "add",
     "addcdiv",
     "addcmul",
     "addmm",
+    "affine_grid",
     "all",
     "allclose",
     "any",
@@ -111,15 +123,18 @@ __all__ = [
     "atan2",
     "augment_images",
     "avg_pool2d",
+    "avg_pool3d",
     "avg_pool_windows",
     "baddbmm",
     "batch_norm",
     "bce_loss",
     "bce_with_logits_loss",
+    "bernoulli",
     "bincount",
     "bmm",
     "broadcast_to",
     "cast",
+    "cdist",
     "ceil",
     "celu",
     "channel_shuffle",
@@ -137,17 +152,22 @@ __all__ = [
     "conv2d_dgrad_add",
     "conv2d_relu_pool",
     "conv2d_wgrad",
+    "conv3d",
+    "conv_transpose1d",
     "conv_transpose2d",
+    "conv_transpose3d",
     "cos",
     "cosh",
     "cosine_embedding_loss",
     "cosine_similarity",
     "count_nonzero",
     "cross_entropy",
+    "ctc_loss",
     "cumprod",
     "cumsum",
     "diag",
     "diagonal",
+    "dice_loss",
     "diff",
     "div",
     "dot",
@@ -171,6 +191,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "fmod",
+    "focal_loss",
     "fold",
     "from_numpy",
     "full",
@@ -182,6 +203,7 @@ __all__ = [
     "gelu_tanh",
     "getitem",
     "glu",
+    "grid_sample",
     "group_norm",
     "gt",
     "gumbel_softmax",
@@ -193,6 +215,7 @@ __all__ = [
     "hstack",
     "huber_loss",
     "hypot",
+    "index_add",
     "index_select",
     "interpolate",
     "isclose",
@@ -228,11 +251,13 @@ __all__ = [
     "matmul",
     "max",
     "max_pool2d",
+    "max_pool3d",
     "max_pool_windows",
     "max_unpool2d",
     "maximum",
     "mean",
     "median",
+    "meshgrid",
     "min",
     "minimum",
     "mish",
@@ -242,6 +267,7 @@ __all__ = [
     "mse_loss",
     "mul",
     "multi_margin_loss",
+    "multinomial",
     "mv",
     "nan_to_num",
     "narrow",
@@ -285,6 +311,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "scatter",
     "scatter_add",
+    "scatter_reduce",
     "select",
     "selu",
     "setitem",

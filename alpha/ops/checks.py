@@ -34,6 +34,13 @@ def check_target(where: str, x: Tensor, target: Tensor) -> None:
                                  "convert it: target.astype(x.dtype)"))
 
 
+def check_weight(where: str, name: str, weight: Shape, shape: Shape) -> None:
+    """Refuses a weight that does not broadcast to the shape of a loss.  Raises ShapeError."""
+    if len(weight) > len(shape) or any(m not in (1, n) for m, n in zip(weight[::-1], shape[::-1])):
+        raise ShapeError(message(where, f"{name} has shape {weight}, x has {shape}",
+                                 f"pass a {name} that broadcasts to the shape of x"))
+
+
 @lru_cache(maxsize=1024)
 def check_ranges(where: str, sizes: Shape, ranges: tuple[Range, ...], shape: Shape) -> None:
     """Refuses ranges that leave a tensor of `sizes`, or that have another number of elements than `shape`."""

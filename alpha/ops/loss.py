@@ -11,14 +11,21 @@ from alpha.core.inputs.kinds import MAX_SIZE, NonNegative, Positive, Reduction, 
 from alpha.core.op import Spec, grad_enabled, op
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import log_softmax, softmax, softplus
-from alpha.ops.checks import check_alike, check_target
+from alpha.ops.checks import check_alike, check_target, check_weight
 from alpha.ops.elementwise import exp, log
 from alpha.ops.elementwise import where as where_
-from alpha.ops.reduce import Shape, accumulation_dtype, widened
+from alpha.ops.reduce import accumulation_dtype, widened
 from alpha.ops.shape import take
 
 IGNORED = -100          # the label that counts for nothing unless another is named
 NO_LABEL = -MAX_SIZE    # stands for ignore_index=None in ops
+
+
+def weighed(where: str, y: Tensor, weight: Tensor | None) -> Tensor:
+    """Returns losses by their weights.  Raises ShapeError unless these broadcast to them."""
+    if weight is not None:
+        check_weight(where, "weight", weight.shape, y.shape)
+    return y if weight is None else y * widened(weight)
 
 
 def reduced(y: Tensor, reduction: str) -> Tensor:
@@ -325,13 +332,14 @@ def kl_div(log_probs: Tensor, target: Tensor, *, log_target: bool = False, reduc
 
 
 @checked
-def bce_loss(p: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+def bce_loss(p: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
     """Binary cross entropy of probabilities: -(target * log p + (1 - target) * log(1 - p)).
 
     Logarithms below -100 count as -100, so that the loss is finite at 0 and 1.
     Args:
         p: probabilities, in [0, 1]; float.
         target: probabilities, too; shape of p; float.
+        weight: of each element's loss, of a shape that broadcasts to that of p; None stands for 1.
         reduction: "mean", "sum" or "none".
     Raises:
         ShapeError: the shapes differ.
@@ -339,7 +347,7 @@ def bce_loss(p: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Ten
         ConfigError: the reduction is unknown.
     """
     p, target = _checked_pair("bce_loss", p, target)
-    return reduced(binary_cross_entropy(p, target), reduction)
+    return reduced(weighed("bce_loss", binary_cross_entropy(p, target), weight), reduction)
 
 
 def _clipped_logs(p: Tensor) -> tuple[Tensor, Tensor]:
@@ -366,8 +374,8 @@ class binary_cross_entropy:
 
 
 @checked
-def bce_with_logits_loss(x: Tensor, target: Tensor, *, pos_weight: Tensor | None = None,
-                         reduction: Reduction = "mean") -> Tensor:
+def bce_with_logits_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, *,
+                         pos_weight: Tensor | None = None, reduction: Reduction = "mean") -> Tensor:
     """Binary cross entropy of sigmoid(x), which neither overflows nor takes the logarithm of 0.
 
         loss = (1 - target) * log(1 + e^x) + pos_weight * target * log(1 + e^-x)
@@ -376,6 +384,7 @@ def bce_with_logits_loss(x: Tensor, target: Tensor, *, pos_weight: Tensor | None
     Args:
         x: logits; float.
         target: shape of x; float.
+        weight: of each element's loss: see bce_loss.
         pos_weight: weight of the positive class, of a shape that broadcasts to that of x; None stands for 1.
         reduction: "mean", "sum" or "none".
     Raises:
@@ -385,12 +394,7 @@ def bce_with_logits_loss(x: Tensor, target: Tensor, *, pos_weight: Tensor | None
     x, target = _checked_pair("bce_with_logits_loss", x, target)
     positive = target
     if pos_weight is not None:
-        _check_weight(pos_weight.shape, x.shape)
+        check_weight("bce_with_logits_loss", "pos_weight", pos_weight.shape, x.shape)
         positive = widened(pos_weight) * target
-    return reduced((1.0 - target) * softplus(x) + positive * softplus(-x), reduction)
-
-
-def _check_weight(weight: Shape, shape: Shape) -> None:
-    if len(weight) > len(shape) or any(m not in (1, n) for m, n in zip(weight[::-1], shape[::-1])):
-        raise ShapeError(message("bce_with_logits_loss", f"pos_weight has shape {weight}, x has {shape}",
-                                 "pass a pos_weight that broadcasts to the shape of x"))
+    loss = (1.0 - target) * softplus(x) + positive * softplus(-x)
+    return reduced(weighed("bce_with_logits_loss", loss, weight), reduction)

@@ -4,37 +4,48 @@ import sys
 
 from alpha.interop import twins
 from alpha.optim import schedule
+from alpha.optim.adafactor import Adafactor
 from alpha.optim.adam import Adam, Adamax, AdaMod, AdamW, RAdam
+from alpha.optim.adan import LARS, Adan
 from alpha.optim.clip import clip_grad_norm, clip_grad_norm_, clip_grad_value, clip_grad_value_
 from alpha.optim.composed import LAMB, Adadelta, Adagrad, Composed, Lion, Lookahead, NAdam
 from alpha.optim.ema import ExponentialMovingAverage
-from alpha.optim.muon import Muon
+from alpha.optim.muon import Muon, MuonAdamW
 from alpha.optim.optimizer import Optimizer
 from alpha.optim.plateau import ReduceLROnPlateau
 from alpha.optim.rmsprop import RMSprop
+from alpha.optim.sam import SAM
 from alpha.optim.scaler import LossScaler
+from alpha.optim.schedule_free import ScheduleFreeAdamW, ScheduleFreeSGD
 from alpha.optim.sgd import SGD
 
 __all__ = [
     "LAMB",
+    "LARS",
+    "SAM",
     "SGD",
     "AdaMod",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
+    "Adan",
     "Composed",
     "ExponentialMovingAverage",
     "Lion",
     "Lookahead",
     "LossScaler",
     "Muon",
+    "MuonAdamW",
     "NAdam",
     "Optimizer",
     "RAdam",
     "RMSprop",
     "ReduceLROnPlateau",
+    "ScheduleFreeAdamW",
+    "ScheduleFreeSGD",
     "clip_grad_norm",
     "clip_grad_norm_",
     "clip_grad_value",

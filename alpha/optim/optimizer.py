@@ -56,7 +56,7 @@ class State(dict[str, Any]):
                                     "optimizer.param_groups has the settings, optimizer.state what it keeps"))
 
 
-@bound_methods("slots", "start", "update", "check", "numbers", "form")
+@bound_methods("slots", "slot_shape", "start", "update", "check", "numbers", "form")
 class Optimizer:
     """Base of optimizers; a subclass says which tensors it keeps per parameter, and calls its update op.
 
@@ -145,8 +145,12 @@ class Optimizer:
     # ---- what a subclass defines -------------------------------------------------------------------------------------
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns the names of the tensors kept per parameter of the group, of its shape; `start` says their values."""
+        """Returns the names of the tensors kept per parameter of the group; `start` says their first values."""
         raise self._undefined("slots")
+
+    def slot_shape(self, slot: str, p: Tensor) -> tuple[int, ...]:
+        """Returns the shape of a slot's tensor: that of the parameter, unless a subclass says otherwise."""
+        return p.shape
 
     def start(self, group: Mapping[str, Any], slot: str) -> float:
         """Returns the number that the elements of a slot start with: 0, unless a subclass says otherwise."""
@@ -267,7 +271,7 @@ class Optimizer:
 
     def _new_state(self, group: Mapping[str, Any], slot: str, p: Tensor) -> Tensor:
         dtype = state_dtype(p.dtype) if self.wide_states else p.dtype
-        return ops.full(p.shape, self.start(group, slot), dtype=dtype, device=p.device)
+        return ops.full(self.slot_shape(slot, p), self.start(group, slot), dtype=dtype, device=p.device)
 
     @checked
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -331,7 +335,8 @@ class Optimizer:
             if name not in params or count > scalars["step_count"]:
                 raise CheckpointError(message(self._name, f"the state counts {count} steps of {name}, and "
                                               f"{scalars['step_count']} in all", fix))
-        shapes = {f"{name}/{slot}": params[name][0].shape for name in scalars["counts"] for slot in params[name][1]}
+        shapes = {f"{name}/{slot}": tuple(self.slot_shape(slot, params[name][0])) for name in scalars["counts"]
+                  for slot in params[name][1]}
         found = {key: tuple(t.shape) for key, t in tensors.items()}
         if shapes != found:
             wrong = sorted(key for key in {*shapes, *found} if shapes.get(key) != found.get(key))

@@ -154,8 +154,20 @@ def find_loss(where: str, what: Any, label_smoothing: float = 0.0) -> Loss:
 
 for _class, _lr in ((optim.SGD, 0.02), (optim.Adam, 1e-3), (optim.AdamW, 1e-3), (optim.RMSprop, 1e-3),
                     (optim.Adamax, 2e-3), (optim.RAdam, 1e-3), (optim.AdaMod, 1e-3), (optim.NAdam, 2e-3),
-                    (optim.Lion, 1e-4), (optim.LAMB, 1e-3), (optim.Adagrad, 1e-2), (optim.Adadelta, 1.0)):
+                    (optim.Lion, 1e-4), (optim.LAMB, 1e-3), (optim.Adagrad, 1e-2), (optim.Adadelta, 1.0),
+                    (optim.LARS, 1.0), (optim.Adafactor, 1e-2), (optim.Adan, 1e-3)):
     register_optimizer(lr=_lr)(_class)
+register_optimizer("muon", lr=1e-3)(optim.MuonAdamW)
+
+
+@register_optimizer(lr=0.02)
+def lookahead_sgd(params: Any, lr: Any = 0.02, momentum: float = 0.9, weight_decay: float = 0.0) -> Any:
+    return optim.Lookahead(optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay))
+
+
+@register_optimizer(lr=1e-3)
+def lookahead_adamw(params: Any, lr: Any = 1e-3, weight_decay: float = 1e-2) -> Any:
+    return optim.Lookahead(optim.AdamW(params, lr=lr, weight_decay=weight_decay))
 
 
 @register_schedule

@@ -11,7 +11,8 @@ from tests.silence.seen import REFUSED, seen
 from tests.silence.values import others as other_values
 
 TABLES = {"ops": ops.CALLS, "alpha": ops.CALLS, "F": ops.F_CALLS, "Tensor": ops.METHOD_CALLS, "nn": layers.LAYERS,
-          "init": layers.INIT, "optim": layers.OPTIMIZERS, "schedule": layers.SCHEDULES}
+          "init": layers.INIT, "utils": layers.UTILS, "func": ops.FUNC_CALLS, "optim": layers.OPTIMIZERS,
+          "schedule": layers.SCHEDULES}
 WHOLE = {**training.CALLS, **layers.METHODS, **layers.OPTIMIZERS}
 
 

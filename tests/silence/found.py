@@ -8,19 +8,20 @@ from typing import Any
 
 import alpha
 import models
-from alpha import checkpoint, data, nn, onnx, ops, optim, profiler, training
+from alpha import checkpoint, data, func, nn, onnx, ops, optim, profiler, training
 from alpha.core.inputs.arguments import kinds_of
 from alpha.core.inputs.kinds import Kind
 from alpha.core.op import Op
-from alpha.nn import functional, init
+from alpha.nn import functional, init, utils
 from alpha.optim import schedule
 
-PLACES = {"ops": ops, "alpha": alpha, "F": functional, "nn": nn, "optim": optim, "data": data,
+PLACES = {"ops": ops, "alpha": alpha, "F": functional, "nn": nn, "utils": utils, "func": func,
+          "optim": optim, "data": data,
           "training": training, "onnx": onnx, "checkpoint": checkpoint, "profiler": profiler, "models": models}
 # Methods that Python or PyTorch's habits give a meaning of their own, found by their class.
-METHODS = (alpha.Tensor, nn.Module, optim.Optimizer, optim.LossScaler, optim.Lookahead, nn.MultiheadAttention,
-           nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.BatchNorm2d, nn.MaxUnpool2d, data.DataLoader,
-           training.Trainer)
+METHODS = (alpha.Tensor, nn.Module, optim.Optimizer, optim.LossScaler, optim.Lookahead, optim.SAM,
+           nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.BatchNorm2d, nn.MaxUnpool2d,
+           data.DataLoader, training.Trainer)
 
 
 def names_of(module: Any) -> list[str]:

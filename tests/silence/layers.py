@@ -10,7 +10,7 @@ import numpy as np
 import alpha
 from alpha import nn, optim
 from alpha.errors import AlphaError
-from tests.silence.ops import FILTERS, LABELS, LINE, MAP, POSITIVE, SHARE, SIGNS, SPREAD, A, B, Call
+from tests.silence.ops import FILTERS, LABELS, LINE, MAP, POSITIVE, SHARE, SIGNS, SPREAD, VOLUME, A, B, Call
 from tests.silence.seen import backward, layer, method, real
 from tests.silence.values import Array
 
@@ -35,11 +35,20 @@ LAYERS: dict[str, list[Call]] = {
        for name in ("AvgPool2d", "MaxPool2d")},
     "BatchNorm1d": [layer(4, on=Array(5, 4))], "BatchNorm2d": [layer(4, on=MAP)], "InstanceNorm2d": [layer(4, on=MAP)],
     "GroupNorm": [layer(2, 4, on=MAP)], "LayerNorm": [layer(4, on=MAP)], "RMSNorm": [layer(4, on=MAP)],
-    "LocalResponseNorm": [layer(3, on=MAP)],
+    "LocalResponseNorm": [layer(3, on=MAP)], "LayerNorm2d": [layer(4, on=MAP)],
+    "SqueezeExcite": [layer(4, on=MAP), layer(4, 2, on=MAP)], "DropPath": [layer(0.4, on=A), layer(on=A)],
+    "ArcFace": [layer(4, 4, on=[A, LABELS])],
     "Conv1d": [layer(4, 4, 3, on=LINE), layer(4, 4, 3, padding=1, on=LINE)],
     "Conv2d": [layer(4, 4, 3, on=MAP), layer(4, 4, 3, padding=1, on=MAP)],
     "CoConv2d": [layer(4, 8, on=MAP)],
     "ConvTranspose2d": [layer(4, 4, 3, on=MAP), layer(4, 4, 3, 2, on=MAP)],
+    "ConvTranspose1d": [layer(4, 4, 3, on=LINE), layer(4, 4, 3, 2, on=LINE)],
+    "Conv3d": [layer(2, 2, 3, on=VOLUME), layer(2, 2, 3, padding=1, on=VOLUME)],
+    "ConvTranspose3d": [layer(2, 2, 3, on=VOLUME), layer(2, 2, 3, 2, on=VOLUME)],
+    **{name: [layer(2, on=VOLUME), layer(3, 2, 1, on=VOLUME), layer(3, on=VOLUME)] for name in ("MaxPool3d",
+                                                                                                "AvgPool3d")},
+    **{name: [layer(2, on=VOLUME)] for name in ("BatchNorm3d", "InstanceNorm3d")},
+    "InstanceNorm1d": [layer(4, on=LINE)], "Dropout3d": [layer(on=VOLUME)],
     "Linear": [layer(4, 3, on=A), into_torch],
     "Embedding": [layer(4, 3, on=LABELS)], "Unfold": [layer(2, on=MAP)],
     "Fold": [layer((6, 6), 2, on=Array(2, 25, 16)), layer((6, 6), 2, stride=2, on=Array(2, 9, 16)),
@@ -50,6 +59,8 @@ LAYERS: dict[str, list[Call]] = {
     "PairwiseDistance": [layer(on=[A, B])],
     "MaxUnpool2d": [layer(2, on=[Array(2, 3, 3, 1), Array(
         values=(np.arange(9).reshape(3, 3) * 2 + np.zeros((2, 1, 1), int))[..., None], dtype="int64")])],
+    **{name: [layer(4, 3, on=LINE), layer(4, 3, num_layers=2, on=LINE)] for name in ("RNN", "LSTM", "GRU")},
+    **{name: [layer(4, 3, on=A)] for name in ("RNNCell", "LSTMCell", "GRUCell")},
     # losses
     **{name: [layer(on=[A, B])] for name in ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")},
     "BCELoss": [layer(on=[SHARE, SHARE])], "BCEWithLogitsLoss": [layer(on=[A, SHARE])],
@@ -58,6 +69,9 @@ LAYERS: dict[str, list[Call]] = {
     "CosineEmbeddingLoss": [layer(on=[A, A, Array(values=[-1, -1, -1])])],
     "GaussianNLLLoss": [layer(on=[A, B, SHARE])], "MarginRankingLoss": [layer(on=[A, B, SIGNS])],
     "SoftMarginLoss": [layer(on=[A, SIGNS])],
+    "FocalLoss": [layer(on=[A, SHARE])], "DiceLoss": [layer(on=[SHARE, SHARE])],
+    "CTCLoss": [layer(on=[Array(4, 2, 4), [[1, 1], [2, 1]], [4, 4], [2, 2]]),
+                layer(on=[Array(4, 2, 4), [[1, 1], [2, 1]], [2, 4], [2, 2]])],
     "PoissonNLLLoss": [layer(on=[A, Array(values=[[0, 1, 2, 3], [4, 0, 1, 2], [3, 3, 1, 0]], grad=False)]),
                        layer(log_input=False, on=[POSITIVE, B])],
     "TripletMarginLoss": [layer(margin=4.0, on=[A, B, Array(3, 4, seed=7)])],
@@ -127,12 +141,43 @@ INIT: dict[str, list[Call]] = {
 }
 
 
-def stepped(*, matrices: bool = False, first: float = 1.0, falls: bool = False, steps: int = 3, **fixed: Any) -> Call:
+def computed(f: Callable[..., Any], **given: Any) -> Any:
+    """A layer whose weight is computed, over maps, and what it is then made of."""
+    made = f(nn.Conv2d(4, 4, 3), **{"name": "weight", **given})
+    results = made(real(MAP))
+    backward(results)
+    return results, {name: p.grad for name, p in made.named_parameters()}, made.state_dict()
+
+
+def plain_again(f: Callable[..., Any], **given: Any) -> Any:
+    """A weight that was computed."""
+    made = f(nn.utils.spectral_norm(nn.Linear(4, 3), given.get("name", "weight")), **given)
+    return made.state_dict()
+
+
+UTILS: dict[str, list[Call]] = {"weight_norm": [computed], "spectral_norm": [computed],
+                                "remove_parametrizations": [plain_again]}
+
+
+def nearby(f: Callable[..., Any], **given: Any) -> Any:
+    """SAM around SGD."""
+    p = nn.Parameter(real(A))
+    made = f(optim.SGD([p], lr=0.1), **given)
+    for _ in range(2):
+        made.zero_grad()
+        (p * p * p).sum().backward()
+        made.step(lambda: (p * p * p).sum().backward())
+    return p.detach()
+
+
+def stepped(*, matrices: bool = False, hidden_too: bool = False, first: float = 1.0, falls: bool = False,
+            steps: int = 3, **fixed: Any) -> Call:
     """Returns a call that makes an optimizer and takes steps: the parameters, and the state."""
     def call(f: Callable[..., Any], **given: Any) -> Any:
         shapes = ((4, 3), (2, 5)) if matrices else ((4, 3), (5,))
         params = [nn.Parameter(real(Array(*shape, seed=k, grad=False))) for k, shape in enumerate(shapes)]
-        made = f(params, **{**fixed, **given})
+        groups = [{"params": [p], "hidden": k > 0} for k, p in enumerate(params)] if hidden_too else params
+        made = f(groups, **{**fixed, **given})
         for step in range(steps):
             for k, p in enumerate(params):
                 p.grad = real(Array(*p.shape, seed=10 * step + k, low=-first * 0.1 ** (step * falls),
@@ -209,11 +254,15 @@ def plain(params: list[Any]) -> Any:
 
 FLAT = [1.0, 0.5, 0.48, 0.48, 0.48, 0.48, 0.475, 0.47]
 OPTIMIZERS: dict[str, list[Call]] = {
+    **{name: [stepped()] for name in ("LARS", "Adan", "ScheduleFreeSGD", "ScheduleFreeAdamW")},
     **{name: [stepped()] for name in ("LAMB", "AdaMod", "Adadelta", "Adagrad", "Adamax", "Lion",
                                       "NAdam", "RMSprop")},
     "SGD": [stepped(lr=0.1), stepped(lr=0.1, momentum=0.5)], "RAdam": [stepped(steps=9)],
     **{name: [stepped(steps=3), stepped(first=4.0, falls=True)] for name in ("Adam", "AdamW")},
     "Muon": [stepped(matrices=True), stepped(matrices=True, first=1e-9)],
+    "Adafactor": [stepped(matrices=True), stepped(matrices=True, first=1e-12)],
+    "MuonAdamW": [stepped(matrices=True, hidden_too=True), stepped(matrices=True)], "SAM": [nearby],
+    "SAM.zero_grad": [driven(lambda ps: optim.SAM(plain(ps)))],
     "Lookahead": [inside], "ExponentialMovingAverage": [averaged], "LossScaler": [scaled],
     "ReduceLROnPlateau": [plateau(*FLAT, patience=1), plateau(*FLAT, patience=0, factor=0.5, threshold=0.03)],
     "LossScaler.step": [bounded], "Optimizer.step": [driven(plain)], "Optimizer.zero_grad": [driven(plain)],
@@ -237,6 +286,11 @@ SCHEDULES: dict[str, list[Call]] = {
 }
 
 VALUES: dict[str, list[Any]] = {
+    "ScheduleFreeSGD.warmup_steps": [3], "ScheduleFreeAdamW.warmup_steps": [3],
+    "BCELoss.weight": [SPREAD], "BCEWithLogitsLoss.weight": [SPREAD],
+    "weight_norm.name": ["bias"], "weight_norm.dim": [3, None], "spectral_norm.name": ["bias"],
+    "spectral_norm.dim": [3], "spectral_norm.eps": [30.0], "remove_parametrizations.name": ["bias"],
+    "SqueezeExcite.squeeze_channels": [3], "SqueezeExcite.activation": ["silu", "gelu"],
     "CrossEntropyLoss.weight": [SPREAD], "NLLLoss.weight": [SPREAD], "MultiMarginLoss.weight": [SPREAD],
     "CrossEntropyLoss.ignore_index": [0, 3], "NLLLoss.ignore_index": [0, 3], "BCEWithLogitsLoss.pos_weight": [SPREAD],
     "MultiMarginLoss.p": [2], "TripletMarginLoss.p": [1.0], "PReLU.num_parameters": [4], "GLU.axis": [0],

@@ -18,6 +18,7 @@ POSITIVE = Array(3, 4, seed=2, low=0.2, high=2.0)
 SHARE = Array(3, 4, seed=3, low=0.05, high=0.95)
 MAP = Array(2, 6, 6, 4)
 LINE = Array(2, 7, 4)
+VOLUME = Array(2, 5, 4, 4, 2)
 FILTERS = Array(4, 3, 3, 4, seed=1)
 LINES = Array(4, 3, 4, seed=1)
 SIGNS = Array(values=[[1, -1, 1, -1], [1, 1, -1, -1], [-1, 1, 1, 1]])
@@ -88,6 +89,8 @@ CALLS: dict[str, list[Call]] = {
     "repeat_interleave": [op(A, 2)], "nonzero": [op(A)], "one_hot": [op(LABELS)], "tril": [op(SQUARE)],
     "triu": [op(SQUARE)], "unbind": [op(SQUARE)], "pad": [op(SQUARE, ((1, 1), (1, 1)))],
     "take_along_dim": [op(SQUARE, Array(values=[[0, 1, 0, 2], [3, 2, 1, 0]], dtype="int64"))],
+    "index_add": [op(A, 0, [0, 2], Array(2, 4))], "meshgrid": [op(VECTOR, Array(3))], "cdist": [op(A, B)],
+    "scatter_reduce": [op(VECTOR, 0, LABELS, Array(3, seed=9), "mean")], "multinomial": [op(SPREAD, 2)],
     # made
     **{name: [op((2, 3))] for name in ("zeros", "ones", "rand", "randn")}, "full": [op((2, 3), 1.5)],
     "arange": [op(1), op(1, 6)], "eye": [op(3)], "linspace": [op(0, 1, 5)], "randint": [op(50), op(50, 90, (3,))],
@@ -107,7 +110,12 @@ CALLS: dict[str, list[Call]] = {
     # pools, pictures, windows
     **{name: [op(MAP, 2), op(MAP, 3), op(MAP, 3, 2), op(Array(2, 7, 7, 2), 3, 2, 1)]
        for name in ("avg_pool2d", "max_pool2d", "avg_pool_windows", "max_pool_windows")},
+    **{name: [op(VOLUME, 2), op(VOLUME, 3, 2, 1), op(VOLUME, 3)] for name in ("max_pool3d", "avg_pool3d")},
+    "conv3d": [op(VOLUME, Array(4, 3, 3, 3, 2, seed=1)), op(VOLUME, Array(4, 3, 3, 3, 1, seed=1), groups=2)],
+    **{name: [op(VOLUME, Array(2, 3, 3, 3, 2, seed=1), stride=s) for s in (1, 2)] for name in ("conv_transpose3d",)},
+    "conv_transpose1d": [op(LINE, Array(4, 3, 2, seed=1), stride=s) for s in (1, 2)],
     "interpolate": [op(MAP, size=(9, 9)), op(MAP, scale_factor=2), op(MAP, size=(9, 9), mode="bilinear")],
+    "grid_sample": [op(MAP, Array(2, 3, 3, 2))], "affine_grid": [op(Array(2, 2, 3), (2, 4, 5, 1))],
     "local_response_norm": [op(MAP, 3)], "embedding": [op(LABELS, Array(4, 3))],
     "unfold": [op(MAP, 2)], "fold": [op(Array(2, 25, 16), (6, 6), 2), op(Array(2, 4, 16), (4, 4), 2, stride=2),
                                   op(Array(2, 9, 16), (6, 6), 2, stride=2)],
@@ -125,6 +133,9 @@ CALLS: dict[str, list[Call]] = {
     "margin_ranking_loss": [op(A, B, SIGNS)], "soft_margin_loss": [op(A, SIGNS)],
     "poisson_nll_loss": [op(A, Array(values=[[0, 1, 2, 3], [4, 0, 1, 2], [3, 3, 1, 0]], grad=False)),
                          op(POSITIVE, B, log_input=False)],
+    "focal_loss": [op(A, SHARE)], "dice_loss": [op(SHARE, SHARE)],
+    "ctc_loss": [op(Array(4, 2, 4), [[1, 1], [2, 1]], [4, 4], [2, 2]),
+                 op(Array(4, 2, 4), [[1, 1], [2, 1]], [2, 4], [2, 2])],
     "triplet_margin_loss": [op(A, B, Array(3, 4, seed=7)), op(Array(3, 4, seed=8), B, A, margin=4.0)],
     # update ops and what few call
     "sgd_step": [update("-", momentum=0.5), update("-")], "adam_step": [op(*states("-", "+"), [], lr=0.1, step=2,
@@ -143,6 +154,36 @@ CALLS: dict[str, list[Call]] = {
     "grad": [gradient_of],
 }
 
+def both(x: alpha.Tensor, y: alpha.Tensor) -> Any:
+    """A pair of numbers, for functions that take one of each kind of result."""
+    return (x * x * y).sum(), (x + y).sum()
+
+
+def applied(f: Callable[..., Any], **given: Any) -> Any:
+    """A gradient of a function of two tensors."""
+    pair = given.get("has_aux", False)
+    made = f(both if pair else lambda x, y: both(x, y)[0], **given)
+    return made(alpha.tensor(A.values), alpha.tensor(B.values))
+
+
+def pulled(f: Callable[..., Any], **given: Any) -> Any:
+    """A product with a Jacobian."""
+    x, y = alpha.tensor(A.values), alpha.tensor(B.values)
+    return f(both, x, y, **given) if f.__name__ == "vjp" else f(both, (x, y), (y, x), **given)
+
+
+def called(f: Callable[..., Any], **given: Any) -> Any:
+    """A module with one other parameter."""
+    model = alpha.nn.Linear(4, 2)
+    return f(model, {"bias": -alpha.ops.ones((2,))}, **{"args": alpha.tensor(A.values), **given})
+
+
+FUNC_CALLS: dict[str, list[Call]] = {
+    **{name: [applied] for name in ("grad", "grad_and_value", "jacfwd", "jacobian", "hessian")},
+    "vjp": [pulled], "jvp": [pulled], "functional_call": [called],
+    "vmap": [lambda f, **given: f(lambda x: x * 2.0, **given)(alpha.tensor(CUBE.values[:2]))],
+}
+
 # Functions of nn.functional, by the names there.
 F_CALLS: dict[str, list[Call]] = {
     **{name: [op(A)] for name in ("celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish",
@@ -157,7 +198,8 @@ F_CALLS: dict[str, list[Call]] = {
     "group_norm": [op(MAP, 2)], "layer_norm": [op(MAP, (4,))], "rms_norm": [op(MAP, (4,))],
     "conv1d": [op(LINE, LINES)], "conv2d": [op(MAP, FILTERS)],
     "conv_transpose2d": [op(MAP, FILTERS), op(MAP, FILTERS, stride=2)],
-    "dropout": [op(A)], "dropout1d": [op(LINE)], "embedding": [op(LABELS, Array(4, 3))], "normalize": [op(Array(3, 4,
+    "drop_path": [op(A)], "dropout": [op(A)],
+    "dropout1d": [op(LINE)], "embedding": [op(LABELS, Array(4, 3))], "normalize": [op(Array(3, 4,
     low=0.01, high=0.1))],
 }
 
@@ -199,10 +241,17 @@ VALUES: dict[str, list[Any]] = {
     "backward.gradient": [Array(values=[2.0, 3.0], grad=False)], "backward.retain_graph": [True],
     "grad.retain_graph": [True], "loss_scale_step.growth_interval": [3, 4], "squeeze.axis": [0], "roll.axis": [0, 1],
     "conv2d_relu_pool.pool_stride": [1],
-    "tril.diagonal": [1],
+    **{f"func.{name}.argnums": [1, (0, 1)] for name in ("grad", "grad_and_value", "jacfwd",
+                                                                       "jacobian", "hessian")},
+    "vmap.in_dims": [1], "vmap.out_dims": [1], "functional_call.args": [B], "functional_call.kwargs": [{"activation":
+    "relu"}],
+    "bce_loss.weight": [SPREAD], "bce_with_logits_loss.weight": [SPREAD],
+    "tril.diagonal": [1], "conv3d.bias": [VECTOR], "conv_transpose3d.bias": [Array(2)],
+    "conv_transpose1d.bias": [Array(2)], "conv3d.groups": [2], "conv_transpose3d.groups": [2],
     "batch_norm.weight": [SPREAD], "group_norm.weight": [SPREAD], "layer_norm.weight": [SPREAD],
     "rms_norm.weight": [SPREAD], "instance_norm.weight": [SPREAD], "instance_norm.running_mean": [VECTOR],
     "instance_norm.running_var": [SPREAD], "batch_norm.running_mean": [VECTOR], "batch_norm.running_var": [SPREAD],
+    "index_add.alpha": [0.5], "meshgrid.indexing": ["xy"],
     "topk.axis": [0], "adam_step.vmax": [[Array(5, low=0.6, high=0.9, grad=False)]],
     "augment_images.key": [Array(values=[5, 6, 7], dtype="int64")], "cumsum.axis": [1],
     "rmsprop_step.grad_avg": [[Array(5, low=-0.01, high=0.01, grad=False)]],

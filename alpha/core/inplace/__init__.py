@@ -44,34 +44,36 @@ def overwrite(where: str, t: Tensor, source: Any) -> None:
 
 
 @provides("update")
-def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
-    """Makes t what `op(t, other)` is, and returns it; `sign` is how it was written.
+def update(t: Tensor, sign: str, op: Any, other: Any, instead: str = "") -> Tensor:
+    """Makes t what `op(t, other)` is, and returns it; `sign` is how it was written, `instead` a form that makes a new
+    tensor.
 
     Raises:
         GraphError: t is a leaf that requires a gradient, while the graph is recorded; or it shares elements.
         ShapeError: the result has another shape.  DTypeError: it has another dtype.
     """
     refuse_part(t, sign)
+    instead = instead or f"y = t {sign[:-1]} ..."
     if t.requires_grad and t.is_leaf and grad_enabled():
         raise GraphError(message(sign, f"a leaf of shape {t.shape} that requires a gradient cannot be changed in place "
                                  "while the graph is recorded", "for an update: with alpha.no_grad(): ...; for a new "
-                                 f"value that is differentiable: y = t {sign[:-1]} ..."))
+                                 f"value that is differentiable: {instead}"))
     old = t.with_data(t.array)
     old._node, old._requires_grad = t._node, t._requires_grad
     y = op(old, old if other is t else other)
     for what, error in (("shape", ShapeError), ("dtype", DTypeError)):
         if getattr(y, what) != getattr(t, what):
             raise error(message(sign, f"the tensor has {what} {getattr(t, what)}, the result {getattr(y, what)}",
-                                f"keep the {what}, or make a new tensor: y = t {sign[:-1]} ..."))
+                                f"keep the {what}, or make a new tensor: {instead}"))
     if not y.requires_grad:
         overwrite(sign, t, y.array)
     elif t.shares and t._kin is None:
         raise GraphError(message(sign, f"the tensor of shape {t.shape} shares its elements with the one that it was "
-                                 "made of, whose gradient would not know", f"make a new tensor: y = t {sign[:-1]} ..."))
+                                 "made of, whose gradient would not know", f"make a new tensor: {instead}"))
     elif (shape := kin.shape_of_another(t)) is not None:
         raise GraphError(message(sign, f"the tensor of shape {t.shape} shares its elements with another of shape "
                                  f"{shape}, a view or what detach() returned, which would keep the old ones",
-                                 f"make a new tensor: y = t {sign[:-1]} ...; or drop the other one, or clone() it"))
+                                 f"make a new tensor: {instead}; or drop the other one, or clone() it"))
     else:
         place = t._kin
         t._rebind(y.array)

@@ -45,6 +45,20 @@ def torch_widths(where: str, flat: Sequence[int], ndim: int) -> tuple[tuple[int,
     return tuple(widths)
 
 
+def _cropped(x: Tensor, widths: Any) -> tuple[Tensor, Any]:
+    """Returns x without what negative widths cut off, and the others.  Raises ShapeError where nothing is left."""
+    pairs = list(widths) if isinstance(widths, (tuple, list)) else []
+    if len(pairs) != x.ndim or not all(isinstance(w, (tuple, list)) and len(w) == 2 and as_int(w[0]) is not None
+                                       and as_int(w[1]) is not None for w in pairs) or min([0, *map(min, pairs)]) == 0:
+        return x, widths    # which pad looks at
+    kept = [(max(0, -before), n + min(0, before) + min(0, after)) for n, (before, after) in zip(x.shape, pairs)]
+    if min([count for _, count in kept]) < 0:
+        raise ShapeError(message("pad", f"widths {tuple(map(tuple, pairs))} cut more than x of shape {x.shape} has",
+                                 "cut less: negative widths take elements away"))
+    x = moves.slice_axes(x, tuple([(first, count, 1) for first, count in kept]))
+    return x, tuple([(max(0, before), max(0, after)) for before, after in pairs])
+
+
 @checked
 def pad(x: Tensor, widths: Any, mode: PadMode = "constant", value: Any = 0) -> Tensor:
     """y = x with a border.
@@ -52,11 +66,12 @@ def pad(x: Tensor, widths: Any, mode: PadMode = "constant", value: Any = 0) -> T
     Args:
         x: any shape, any dtype.
         widths: (before, after) for each axis; or, in PyTorch's form, (left, right, top, bottom) for W and H of a map.
+            A negative one cuts off as many elements, before any border is made.
         mode: "constant"; "reflect": mirrored, without the edge; "replicate": the edge again; "circular": the far side;
             or, in the place of both, the value of a constant border: pad(x, widths, 1.0).
         value: of a constant border.
     Raises:
-        ShapeError: widths do not fit the axes, are negative, or a mirrored or circular border is wider than x has.
+        ShapeError: widths do not fit the axes, cut more than x has, or a mirrored or circular border is wider than x.
         ConfigError: the mode is unknown.
     """
     if not isinstance(mode, str):
@@ -65,9 +80,8 @@ def pad(x: Tensor, widths: Any, mode: PadMode = "constant", value: Any = 0) -> T
                                         'pass pad(x, widths, "constant", 1.0), say'))
         value, mode = mode, "constant"
     if isinstance(widths, (tuple, list)) and widths and all(as_int(w) is not None for w in widths):
-        if min(widths) < 0:
-            raise ShapeError(message("pad", f"widths {tuple(widths)} are negative", "cut with slices: x[:, 1:-1]"))
         widths = torch_widths("pad", widths, x.ndim)
+    x, widths = _cropped(x, widths)
     if mode == "constant":
         return moves.pad(x, widths, value)
     if mode not in MODES:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from alpha.core.device import FLOAT_DTYPES
-from alpha.core.errors import DTypeError, GraphError, ShapeError, message, shown
+from alpha.core.errors import DTypeError, ShapeError, message, shown
 from alpha.core.graph import grad_enabled, no_grad
+from alpha.core.inplace import update
 from alpha.core.inplace.kin import own
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.dtypes import DType
@@ -202,42 +203,52 @@ def _numbers_first(numbers: np.ndarray, key: tuple[Any, ...]) -> tuple[np.ndarra
     return numbers[tuple(first)], tuple(rest)
 
 
+INSTEAD = "where(mask, value, t), t.masked_fill(mask, v) or t.scatter(...)"
+
+
 @checked
 def setitem(x: Tensor, key: Any, value: Any) -> None:
-    """x[key] = value, in place, where no gradient is in play; the whole of x is written.
+    """x[key] = value, in place; the whole of x is written.  In a graph x becomes a result, with gradients of both.
 
     Args:
-        x: a tensor that owns its elements.
+        x: a tensor that owns its elements; in a graph no leaf that requires a gradient.
         key: as in getitem; a bool tensor of x's shape with a number or a tensor does not wait for a GPU.
-        value: number, array or tensor that broadcasts to x[key], cast to the dtype of x.
+        value: number, array or tensor that broadcasts to x[key], cast to the dtype of x. Its elements have the
+            gradients of their places, what they replace has none.
     Raises:
-        GraphError: x or value requires a gradient while the graph is recorded, or x is a part of another tensor.
+        GraphError: while the graph is recorded x is a leaf that requires a gradient, or shares elements; or x is a part
+            of another tensor.
         ShapeError: value does not broadcast to x[key].
     """
-    if grad_enabled() and (x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)):
-        raise GraphError(message("setitem", "elements of a tensor in the graph cannot be assigned", "for an update, "
-                                 "with alpha.no_grad(): ...; for one that is differentiable: where(mask, "
-                                 "value, x), x.masked_fill(mask, v), x.scatter(...)", key=shown(key), shape=x.shape))
+    if not isinstance(value, Tensor):
+        value = tensor(value, x.dtype, x.device)
+    if grad_enabled() and (x.requires_grad or value.requires_grad):
+        value = value.to(x.device).astype(x.dtype)
+        update(x, "x[key] =", lambda old, new: _assigned(old, key, new), value, INSTEAD)
+        return
     with no_grad():
-        if not isinstance(value, Tensor):
-            value = tensor(value, x.dtype, x.device)
-        value = value.detach().to(x.device).astype(x.dtype)
-        if isinstance(key, Tensor) and key.dtype == "bool" and key.shape == x.shape and value.ndim == 0:
-            x.copy_(where(key.to(x.device), value, x.detach()))
-            return
-        places = _numbered(x, key if isinstance(key, tuple) else (key,))
-        try:
-            source = np.broadcast_to(np.arange(value.numel()).reshape(value.shape), places.shape).reshape(-1)
-        except ValueError:
-            raise ShapeError(message("setitem", f"value of shape {value.shape} does not fit x[key] of shape "
-                                     f"{places.shape}", "pass a value that broadcasts to it", x=x.shape)) from None
-        if not source.size:
-            return
-        from_value = np.full(x.numel(), -1, np.int64)
-        from_value[places.reshape(-1)] = source     # of a place that comes twice the last
-        picked = take(reshape(value, (-1,)), tensor(np.maximum(from_value, 0), "int64", x.device))
-        mask = tensor(from_value >= 0, "bool", x.device)
-        x.copy_(reshape(where(mask, picked, reshape(x.detach(), (-1,))), x.shape))
+        made = _assigned(x.detach(), key, value.detach().to(x.device).astype(x.dtype))
+        if made is not None:
+            x.copy_(made)
+
+
+def _assigned(x: Tensor, key: Any, value: Tensor) -> Any:
+    """Returns x with values at the places of a key; None where there are none, and no graph."""
+    if isinstance(key, Tensor) and key.dtype == "bool" and key.shape == x.shape and value.ndim == 0:
+        return where(key.to(x.device), value, x)
+    places = _numbered(x, key if isinstance(key, tuple) else (key,))
+    try:
+        source = np.broadcast_to(np.arange(value.numel()).reshape(value.shape), places.shape).reshape(-1)
+    except ValueError:
+        raise ShapeError(message("setitem", f"value of shape {value.shape} does not fit x[key] of shape "
+                                 f"{places.shape}", "pass a value that broadcasts to it", x=x.shape)) from None
+    if not source.size:
+        return clone(x) if grad_enabled() else None
+    from_value = np.full(x.numel(), -1, np.int64)
+    from_value[places.reshape(-1)] = source     # of a place that comes twice the last
+    picked = take(reshape(value, (-1,)), tensor(np.maximum(from_value, 0), "int64", x.device))
+    mask = tensor(from_value >= 0, "bool", x.device)
+    return reshape(where(mask, picked, reshape(x, (-1,))), x.shape)
 
 
 # ---- shapes ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from tests.op_orders import orders
 from tests.op_twins import Twin, drawn
-from tests.op_twins_composed import TWINS
+from tests.op_twins_linalg import TWINS
 
 pytestmark = pytest.mark.cuda
 NEAR = 1e-4     # float32, through two gradients

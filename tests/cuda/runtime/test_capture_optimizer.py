@@ -85,7 +85,9 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Adamax": ("Adamax", {}), "RAdam": ("RAdam", dict(betas=(0.9, 0.9))), "AdaMod": ("AdaMod", {}),
     "RMSprop": ("RMSprop", {}), "centered": ("RMSprop", dict(centered=True, momentum=0.5, weight_decay=0.01)),
     "Lion": ("Lion", {}), "NAdam": ("NAdam", {}), "Adagrad": ("Adagrad", dict(lr_decay=0.1)),
-    "Adadelta": ("Adadelta", {}), "LAMB": ("LAMB", {})}
+    "Adadelta": ("Adadelta", {}), "LAMB": ("LAMB", {}), "LARS": ("LARS", {}), "Adan": ("Adan", {}),
+    "Adafactor": ("Adafactor", {}), "ScheduleFree": ("ScheduleFreeAdamW", dict(warmup_steps=3)),
+    "MuonAdamW": ("MuonAdamW", {})}
 
 
 def maker(name: str) -> Callable[..., optim.Optimizer]:
