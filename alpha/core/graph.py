@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alpha.core import leftover, ready, versions
 from alpha.core.config import config
@@ -28,6 +28,8 @@ __all__ = ["Node", "backward", "call_site", "detect_anomaly", "edge_of", "enable
            "grad_enabled", "no_grad", "raise_if_nan", "recording", "set_grad_enabled", "state"]
 
 Grad = Any  # Tensor or None
+if TYPE_CHECKING:   # no kind that `checked` looks at: `_tensors` does, and tells the place of one that is wrong
+    Tensors = Tensor | Sequence[Tensor]
 
 
 class _State(threading.local):
@@ -191,7 +193,7 @@ class _Walk:
         """Adds a gradient to what has arrived at the end of an edge."""
         if edge is None or (g is None and self.ready is None):
             return
-        if not isinstance(edge, tuple):
+        if edge.__class__ is not tuple:
             if g is not None:
                 known = self.leaves.get(id(edge))
                 self.leaves[id(edge)] = (edge, g if known is None else _added(known, 1, g))
@@ -348,8 +350,7 @@ def _tensors(name: str, given: Any, or_none: bool = False) -> list[Any]:
 
 
 @checked
-def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor],
-         grad_outputs: Tensor | Sequence[Tensor] | None = None, *, retain_graph: bool | None = None,
+def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors | None = None, *, retain_graph: bool | None = None,
          create_graph: bool = False) -> list[Grad]:
     """Returns the gradients of `outputs` with respect to `inputs`; no `.grad` is touched.
 

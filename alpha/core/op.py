@@ -250,7 +250,11 @@ class Op(Signature):
         s = unpack(node)
         s.there = there
         g = grads[0] if self.returned == 1 else tuple(grads)
-        if self.own:
+        if self.own and self.vjp is None:
+            attrs = node.attrs
+            results = [(vjp or self._vjp_of(arg.name))(g, s, **attrs) if need else None
+                       for arg, vjp, need in zip(self.args, self.in_order, node.needs)]
+        elif self.own:
             results = self._results(g, s, node)
         else:
             state.quiet = False     # a user's gradient may change views
@@ -295,9 +299,8 @@ class Op(Signature):
     def _results(self, g: Any, s: Values, node: Node) -> list[Any]:
         """Calls the vjps that are wanted."""
         if self.vjp is None:
-            attrs = node.attrs
-            return [(vjp or self._vjp_of(arg.name))(g, s, **attrs) if need else None
-                    for arg, vjp, need in zip(self.args, self.in_order, node.needs)]
+            return [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None
+                    for arg, need in zip(self.args, node.needs)]
         results = self.vjp(g, s, node.needs, **node.attrs)
         if not isinstance(results, (tuple, list)) or len(results) != len(self.args):
             count = len(results) if isinstance(results, (tuple, list)) else kind_of(results)

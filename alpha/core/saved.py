@@ -57,10 +57,10 @@ class Values:
     """What a gradient, or `again`, sees of the forward pass, by name.  there: see Op.vjps."""
 
     there: Tensor | None
-    _release: Callable[[], None] | None = None
+    _node: Node | None = None
 
     def __init__(self, values: dict[str, Any]) -> None:
-        """values: by name; `_release` has the call let go of what it saved, where nothing else will be asked for."""
+        """values: by name; `_node`, if there is one, is that of the call."""
         self.__dict__ = values
 
     def __getattr__(self, name: str) -> Any:
@@ -77,9 +77,9 @@ class Values:
     def last(self, name: str) -> Any:
         """Returns a value to its last reader in this gradient: its memory is free once that is done, unless others need
         it."""
-        if self._release is None:
+        if self._node is None or state.retained is not None or recording.get():    # it is asked for again
             return getattr(self, name)
-        self._release()
+        self._node.release()
         return self.__dict__.pop(name)
 
 
@@ -89,6 +89,7 @@ def unpack(node: Node) -> Values:
     Raises GraphError for what was changed since.
     """
     op, values = node.op, node.values.copy()
+    values["_node"] = node
     changed = versions.newest > node.order  # something was
     for (name, k), value, data in zip(op.saved_args, node.saved, node.arrays):
         if isinstance(value, Tensor):
@@ -107,8 +108,6 @@ def unpack(node: Node) -> Values:
         values[name] = value
     if op.saved_outs:
         _add_outs(node, values, changed)
-    if state.retained is None and not recording.get():
-        values["_release"] = node.release
     return Values(values)
 
 
