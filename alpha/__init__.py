@@ -26,6 +26,7 @@ from alpha.gradcheck import gradcheck
 from alpha.graph import no_grad as inference_mode
 from alpha.graph import detect_anomaly, enable_grad, grad, grad_enabled, no_grad
 from alpha.inference import inference
+from alpha.interop import from_torch
 from alpha.nn.summary import summary
 from alpha.methods import twins
 from alpha.methods.names import DTYPES
@@ -64,8 +65,8 @@ __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max
     "cat", "ceil", "checkpoint", "chunk", "clamp", "clip", "clone", "concat", "config", "cos", "cosh",
     "count_nonzero", "cumprod", "cumsum", "detect_anomaly", "device", "diag", "diagonal", "diff", "dot", "dstack",
     "einsum", "enable_grad", "equal", "erf", "erfc", "exp", "exp2", "expm1", "eye", "flatten", "flip", "float16",
-    "float32", "float64", "floor", "floor_divide", "fmod", "from_dlpack", "from_numpy", "full", "full_like", "gather",
-    "grad", "grad_enabled", "gradcheck", "hstack", "hypot", "index_select", "inference", "inference_mode", "int32",
+    "float32", "float64", "floor", "floor_divide", "fmod", "from_dlpack", "from_numpy", "from_torch", "full", "full_like",
+    "gather", "grad", "grad_enabled", "gradcheck", "hstack", "hypot", "index_select", "inference", "inference_mode", "int32",
     "int64", "isclose", "isfinite", "isinf", "isnan", "lerp", "linspace", "load", "log", "log1p", "log2", "log10",
     "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "manual_seed", "masked_fill",
     "masked_select", "matmul", "maximum", "mean", "median", "minimum", "mm", "moveaxis", "mv", "nan_to_num", "narrow",
