@@ -26,7 +26,7 @@ from alpha.gradcheck import gradcheck
 from alpha.graph import no_grad as inference_mode
 from alpha.graph import detect_anomaly, enable_grad, grad, grad_enabled, no_grad
 from alpha.inference import inference
-from alpha.interop import from_torch
+from alpha.interop import from_torch, to_torch
 from alpha.nn.summary import summary
 from alpha.methods import twins
 from alpha.methods.names import DTYPES
@@ -75,7 +75,7 @@ __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max
     "reciprocal", "recompute", "recompute_summary", "relu", "remainder", "repeat_interleave", "reshape", "roll",
     "rsqrt", "save", "scatter", "scatter_add", "select", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split",
     "sqrt", "square", "squeeze", "stack", "std", "summary", "take_along_dim", "tan", "tanh", "tensor", "tensor_split",
-    "tile", "topk", "trace", "transpose", "tril", "triu", "trunc", "uint8", "unbind", "unflatten", "unique",
+    "tile", "to_torch", "topk", "trace", "transpose", "tril", "triu", "trunc", "uint8", "unbind", "unflatten", "unique",
     "unsqueeze", "var", "vstack", "where", "zeros", "zeros_like",
 ]
 

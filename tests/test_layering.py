@@ -80,7 +80,10 @@ MAY_IMPORT = {
     "alpha.onnx": {"alpha.onnx", "alpha.inference", "alpha.inputs", "alpha.nn", "alpha.ops", "alpha.tensor",
                    "alpha.errors", "alpha.methods", "alpha.precision"},
     "alpha.interop": {"alpha.interop", "alpha.checkpoint", "alpha.errors", "alpha.graph", "alpha.inputs", "alpha.nn",
-                      "alpha.ops", "alpha.tensor"},
+                      "alpha.op", "alpha.ops", "alpha.tensor"},
+    "alpha.programs": {"alpha.programs", "alpha.backend", "alpha.capture", "alpha.errors", "alpha.graph",
+                       "alpha.interop", "alpha.ops", "alpha.optim", "alpha.precision", "alpha.random", "alpha.start",
+                       "alpha.tensor"},
     "alpha.profiler": {"alpha.profiler", "alpha.backend", "alpha.graph", "alpha.errors", "alpha.inputs", "alpha.trace"},
     "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
                          "alpha.inputs", "alpha.inputs.schema", "alpha.methods"},
@@ -116,7 +119,7 @@ READS_DERIVED = ("alpha.cuda", "alpha.cuda.runtime.memory")
 # Package -> the only files that may name it.
 ONLY_IN = {
     "pycuda": ("alpha/cuda/", "tests/emulator/"),
-    "torch": ("alpha/checkpoint/torch_state.py", "alpha/interop/", "tests/", "benchmarks/"),
+    "torch": ("alpha/checkpoint/torch_state.py", "alpha/interop/", "alpha/programs/", "tests/", "benchmarks/"),
     "torchvision": ("train/data.py", "tests/"),
     "pickle": ("benchmarks/digits_archive.py", "tests/"),  # which only write: nothing is ever unpickled
     "matplotlib": ("train/report.py", "benchmarks/", "tests/"),

@@ -4,8 +4,9 @@
     alpha.to_torch(net, model)      # trained weights and statistics
 """
 
+from alpha.interop.back import to_torch
 from alpha.interop.convert import from_torch
 from alpha.interop.modules import Converted, Part
 from alpha.interop.stored import filled
 
-__all__ = ["Converted", "Part", "filled", "from_torch"]
+__all__ = ["Converted", "Part", "filled", "from_torch", "to_torch"]

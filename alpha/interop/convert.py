@@ -44,22 +44,27 @@ def from_torch(model: Any, example: Any, *, write: str | Path | None = None, cha
             names each with its line in the model; or write cannot be written.
         GraphError: what the model does depends on the elements of its input.
     """
-    torch = torch_module()
-    examples = _examples(torch, model, example)
     path = None if write is None else Path(write)
     if path is not None and (path.suffix != ".py" or not path.stem.isidentifier()):
         raise refuse(f"write is {shown(str(write))}", 'name a Python file, such as write="my_net.py"')
+    net = converted(model, example, channels_first)
+    if path is not None:
+        save_with(net, path)
+    return net
+
+
+def converted(model: Any, example: Any, channels_first: bool = False, fuse: bool = True) -> Converted:
+    """Does what from_torch does; without `fuse` a layer computes what PyTorch's layer of this name does, and no more."""
+    torch = torch_module()
+    examples = _examples(torch, model, example)
     graphs = _graphs(model, examples)
     if all(isinstance(node.shape[0], int) for node in graphs[0].inputs if node.shape):     # only this many samples
         given = tuple(example) if isinstance(example, (tuple, list)) else (example,)
         graphs = graphs if given[0] is examples[0] else _graphs(model, given)
     for graph in graphs:
-        patterns.simplify(graph, model)
+        patterns.simplify(graph, model, fuse)
     bodies, layers, stored = _written(graphs, model, channels_first)
-    net = _made(code.written(torch.__version__, bodies, layers, stored, model), model, graphs)
-    if path is not None:
-        save_with(net, path)
-    return net
+    return _made(code.written(torch.__version__, bodies, layers, stored, model), model, graphs)
 
 
 def _graphs(model: Any, examples: tuple[Any, ...]) -> list[Graph]:

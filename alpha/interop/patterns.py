@@ -13,14 +13,19 @@ _COPIES = ("contiguous", "clone")
 _TAKE_RELU = ("conv2d", "conv1d", "batch_norm", "linear")
 
 
-def simplify(graph: Graph, model: Any) -> None:
-    """Rewrites a graph in place; what it computes stays the same."""
+def simplify(graph: Graph, model: Any, fuse: bool = True) -> None:
+    """Rewrites a graph in place; what it computes stays the same.
+
+    Args:
+        fuse: whether a layer takes over the relu and the sum behind it.
+    """
     _named_layers(graph)
     _attention(graph)
     _borders(graph, model)
     _shuffles(graph)
-    _residuals(graph)
-    _relus(graph)
+    if fuse:
+        _residuals(graph)
+        _relus(graph)
     _hints(graph)
 
 

@@ -142,8 +142,8 @@ class _Reader:
             else:
                 self._call(node)
         if self.wrong:
-            raise refuse("; ".join(dict.fromkeys(self.wrong)), "write what is changed in place as a new value: x = x + 1; keep "
-                         "statistics outside of the model")
+            raise refuse("; ".join(dict.fromkeys(self.wrong)), "write what is changed in place as a new value: x = x "
+                         "+ 1; keep statistics outside of the model")
         self.graph.drop_unread()
         return self.graph
 

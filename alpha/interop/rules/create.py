@@ -29,13 +29,27 @@ def numbers(b: Builder, node: Node) -> Value:
     return filled(b, node, VALUES[node.op])
 
 
-@rule("full", "full_like", "new_full", "scalar_tensor", "fill.Scalar")
+@rule("full", "full_like", "new_full", "scalar_tensor", "fill")
 def full(b: Builder, node: Node) -> Value:
     args = node.args
     value = next(args[name] for name in ("fill_value", "value", "s") if name in args)
     if isinstance(value, Node):
-        raise Unsupported("its value is a tensor")
+        found = b.raw(value)
+        if found.ndim:
+            raise Unsupported("its value is a tensor of several elements")
+        text = b.cast(found, found.text, node.dtype)
+        if not found.is_number:
+            sizes = b.shape(node.shape)
+            return b.result(node, f"ops.broadcast_to({text}, {sizes})" if node.ndim else text)
+        value = b.graph.constants[source(value).path].item()
     return filled(b, node, value)
+
+
+def source(node: Node) -> Node:
+    """Returns the constant that a node is a copy of."""
+    while node.op != "constant":
+        node = next(node.inputs())
+    return node
 
 
 @rule("zero")
