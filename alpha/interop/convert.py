@@ -54,7 +54,7 @@ def from_torch(model: Any, example: Any, *, write: str | Path | None = None, cha
 
 
 def converted(model: Any, example: Any, channels_first: bool = False, fuse: bool = True) -> Converted:
-    """Does what from_torch does; without `fuse` a layer computes what PyTorch's layer of this name does, and no more."""
+    """Does what from_torch does; without `fuse` a layer computes what PyTorch's of its name does, and no more."""
     torch = torch_module()
     examples = _examples(torch, model, example)
     graphs = _graphs(model, examples)

@@ -15,7 +15,7 @@ WORST = 12      # layers in the table
 
 def _sides(report: dict[str, Any]) -> list[tuple[str, ...]]:
     base = report["sides"]["torch eager"]["step_ms"]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, side in report["sides"].items():
         peak = "-" if side["peak_mib"] is None else f"{side['peak_mib']:.0f}"
         rows.append((name, f"{side['step_ms']:.2f}", f"{min(side['times_ms']):.2f}", f"{base / side['step_ms']:.2f}",

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alpha import capture, optim, ops
+from alpha import ops, optim
 from alpha.backend import get_backend
+from alpha.capture import capture
 from alpha.interop import from_torch
 from alpha.precision import MODES, precision
 from alpha.programs.compare_model import Target, example_of, made
@@ -50,8 +51,9 @@ class Side:
         model = made(case.target).train()
         x, labels = example_of(case.shape, case.batch, model)
         start = time.perf_counter()
-        net = from_torch(model, x).to(case.device).train()
+        net = from_torch(model, x)
         self.facts = {"convert_s": time.perf_counter() - start, "permutes": list(net.permutes)}
+        net.to(case.device).train()
         del model
         optimizer = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
         scaler = optim.LossScaler(case.device, SCALE) if MODES[case.precision].scales_loss else None
