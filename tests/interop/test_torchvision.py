@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow,
 # one or two of each family, at sizes that take a minute
 NAMES = {"alexnet": 64, "vgg11_bn": 32, "resnet18": 64, "resnext50_32x4d": 32, "wide_resnet50_2": 32, "densenet121": 32,
          "googlenet": 64, "inception_v3": 96, "mobilenet_v2": 64, "mobilenet_v3_small": 64, "mnasnet0_5": 64,
-         "shufflenet_v2_x0_5": 64, "squeezenet1_1": 64, "efficientnet_b0": 64, "regnet_y_400mf": 64, "convnext_tiny": 64,
-         "swin_t": 64, "vit_b_32": 64}
+         "shufflenet_v2_x0_5": 64, "squeezenet1_1": 64, "efficientnet_b0": 64, "regnet_y_400mf": 64,
+         "convnext_tiny": 64, "swin_t": 64, "vit_b_32": 64}
 
 
 @pytest.fixture(scope="module")
