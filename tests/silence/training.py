@@ -103,9 +103,9 @@ def converted(f: Callable[..., Any], **given: Any) -> Any:
 
 
 def sent(f: Callable[..., Any], **given: Any) -> Any:
-    """A layer as a model of PyTorch; without an example that fits it is refused."""
+    """A layer as a model of PyTorch; an example of other features is refused."""
     alpha.manual_seed(2)
-    return type(f(nn.Sequential(nn.Linear(2, 3)), **given)).__name__
+    return type(f(nn.Sequential(nn.Linear(3, 2)), **given)).__name__
 
 
 def load_torch(f: Callable[..., Any], **given: Any) -> Any:
