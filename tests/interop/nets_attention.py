@@ -293,3 +293,24 @@ class gated(nn.Module):
         x = F.conv2d(self.gate(self.a(x)), self.w, padding=1)
         x = self.pool(F.hardswish(x)) ** 2 + torch.tensor(0.5)
         return torch.stack([x.mean(1), x.argmax(1).to(x.dtype)], 1).log_softmax(1)
+
+
+@net((2, 4, 4))
+class marked(nn.Module):
+    """A mask of parts that are numbered in place, as of shifted windows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        mask = x.new_zeros((4, 4))
+        count = 0
+        for rows in (slice(0, -2), slice(-2, -1), slice(-1, None)):
+            for columns in (slice(0, -2), slice(-2, None)):
+                mask[rows, columns] = count
+                count += 1
+        parts = mask.view(2, 2, 2, 2).permute(0, 2, 1, 3).reshape(4, 4)
+        parts = parts.unsqueeze(1) - parts.unsqueeze(2)
+        parts = parts.masked_fill(parts != 0, -100.0).masked_fill(parts == 0, 0.0)
+        return (self.fc(x).unsqueeze(1) + parts.unsqueeze(0)).softmax(-1)
