@@ -34,7 +34,7 @@ def from_torch(model: Any, example: Any, *, write: str | Path | None = None, cha
         example: a torch.Tensor, or a tuple of what forward takes; the first axis is that of the samples.
         write: a path of a .py file for the code of the module, which can be read and kept. Weights, and buffers that
             are not part of a state_dict, go into a file of the same name with the suffix .safetensors;
-            `alpha.checkpoint.load` and the file's function `load` read it.
+            `alpha.load` and the file's function `load` read it.
         channels_first: whether inputs and outputs of four axes are (N, C, H, W), as in PyTorch, and not (N, H, W, C).
     Returns:
         a Module of the model's class name; `net.code` is how it is written.
