@@ -26,6 +26,7 @@ from alpha.gradcheck import gradcheck
 from alpha.core.graph import no_grad as inference_mode
 from alpha.core.graph import detect_anomaly, enable_grad, grad, grad_enabled, no_grad
 from alpha.inference import inference
+from alpha.interop.pytorch import from_torch, to_torch
 from alpha.nn.summary import summary
 from alpha.interop import twins
 from alpha.core.names import DTYPES
@@ -63,23 +64,23 @@ bfloat16, bool_, float16, float32, float64, int32, int64, uint8 = DTYPES.values(
 
 __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max, ...
     "Function", "Spec", "Tensor", "acos", "addcdiv", "addcmul", "addmm", "allclose", "arange", "argmax", "argmin",
-    "argsort", "asin", "atan", "atan2", "baddbmm", "bernoulli", "bfloat16", "bincount", "bmm", "bool_",
-    "broadcast_to", "capture", "cat", "cdist", "ceil", "checkpoint", "chunk", "clamp", "clip", "clone", "concat",
-    "config", "cos", "cosh", "count_nonzero", "cumprod", "cumsum", "detect_anomaly", "device", "diag", "diagonal",
-    "diff", "dot", "dstack", "einsum", "enable_grad", "equal", "erf", "erfc", "exp", "exp2", "expm1", "eye",
-    "flatten", "flip", "float16", "float32", "float64", "floor", "floor_divide", "fmod", "from_dlpack", "from_numpy",
-    "full", "full_like", "gather", "grad", "grad_enabled", "gradcheck", "hstack", "hypot", "index_add",
-    "index_select", "inference", "inference_mode", "int32", "int64", "isclose", "isfinite", "isinf", "isnan", "lerp",
-    "linspace", "load", "log", "log1p", "log2", "log10", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "logit", "logsumexp", "manual_seed", "masked_fill", "masked_select", "matmul", "maximum", "mean", "median",
-    "meshgrid", "minimum", "mm", "moveaxis", "multinomial", "mv", "nan_to_num", "narrow", "nn", "no_grad", "nonzero",
-    "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision", "prod", "profiler",
+    "argsort", "asin", "atan", "atan2", "baddbmm", "bernoulli", "bfloat16", "bincount", "bmm", "bool_", "broadcast_to",
+    "capture", "cat", "cdist", "ceil", "checkpoint", "chunk", "clamp", "clip", "clone", "concat", "config", "cos",
+    "cosh", "count_nonzero", "cumprod", "cumsum", "detect_anomaly", "device", "diag", "diagonal", "diff", "dot",
+    "dstack", "einsum", "enable_grad", "equal", "erf", "erfc", "exp", "exp2", "expm1", "eye", "flatten", "flip",
+    "float16", "float32", "float64", "floor", "floor_divide", "fmod", "from_dlpack", "from_numpy", "from_torch",
+    "full", "full_like", "gather", "grad", "grad_enabled", "gradcheck", "hstack", "hypot", "index_add", "index_select",
+    "inference", "inference_mode", "int32", "int64", "isclose", "isfinite", "isinf", "isnan", "lerp", "linspace",
+    "load", "log", "log1p", "log2", "log10", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
+    "logsumexp", "manual_seed", "masked_fill", "masked_select", "matmul", "maximum", "mean", "median", "meshgrid",
+    "minimum", "mm", "moveaxis", "multinomial", "mv", "nan_to_num", "narrow", "nn", "no_grad", "nonzero", "norm",
+    "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision", "prod", "profiler",
     "quantile", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "reciprocal", "recompute",
     "recompute_summary", "relu", "remainder", "repeat_interleave", "reshape", "roll", "rsqrt", "save", "scatter",
     "scatter_add", "scatter_reduce", "select", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split", "sqrt",
     "square", "squeeze", "stack", "std", "summary", "take_along_dim", "tan", "tanh", "tensor", "tensor_split", "tile",
-    "topk", "trace", "transpose", "tril", "triu", "trunc", "uint8", "unbind", "unflatten", "unique", "unsqueeze",
-    "var", "vstack", "where", "zeros", "zeros_like",
+    "to_torch", "topk", "trace", "transpose", "tril", "triu", "trunc", "uint8", "unbind", "unflatten", "unique",
+    "unsqueeze", "var", "vstack", "where", "zeros", "zeros_like",
 ]
 
 

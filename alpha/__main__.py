@@ -5,7 +5,8 @@
     alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
     alpha summary resnet18                layers of a model; alpha summary --help
     alpha train ...                       trains an image classifier; alpha train --help
-    alpha compare ...                     alpha beside PyTorch, in a clone of the repository; alpha compare --help
+    alpha compare my_models.py:Net --input 3,32,32    any PyTorch model in alpha: agreement, time, memory, a report
+    alpha compare --models resnet18 ...   the benchmark of shipped networks, in a clone of the repository
     alpha --version                       the version of alpha
 
 alpha COMMAND --help tells more: of doctor, build-kernels, summary, train and compare.
@@ -62,6 +63,14 @@ def _command(args: list[str]) -> int:
 
 
 def _compare(args: list[str]) -> int:
+    if args and not args[0].startswith("--"):       # a model; flags alone are those of the benchmark
+        try:
+            compare = importlib.import_module("torch") and importlib.import_module("alpha.programs.compare")
+        except ImportError as error:
+            raise ConfigError(message("compare", f"it needs {error.name}, which is not installed",
+                                      "pip install torch")) from error
+        loud()
+        return int(compare.main(args))
     try:
         import_companions("models", "train", "tests", "benchmarks")
         compare = importlib.import_module("benchmarks.compare")

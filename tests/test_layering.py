@@ -53,6 +53,9 @@ MAY_IMPORT = {
     "alpha.dist": {"alpha.core", "alpha.dist", "alpha.cuda.runtime", "alpha.nn", "alpha.ops", "alpha.random"},
     "alpha.linalg": {"alpha.core", "alpha.ops"},
     "alpha.func": {"alpha.core", "alpha.func", "alpha.nn", "alpha.ops"},
+    "alpha.interop.pytorch": {"alpha.core", "alpha.interop", "alpha.checkpoint", "alpha.nn", "alpha.ops"},
+    "alpha.programs": {"alpha.core", "alpha.interop", "alpha.programs", "alpha.capture", "alpha.nn", "alpha.ops",
+                       "alpha.optim", "alpha.random", "alpha.start"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.core"},
     "alpha.doctor": {"alpha", "train"},  # the latter for build-kernels --model
@@ -79,7 +82,8 @@ READS_DERIVED = ("alpha.cuda", "alpha.cuda.runtime.memory")
 # Package -> the only files that may name it.
 ONLY_IN = {
     "pycuda": ("alpha/cuda/", "emulator/", "tests/emulator/"),
-    "torch": ("alpha/checkpoint/torch_state.py", "tests/", "benchmarks/"),
+    "torch": ("alpha/checkpoint/torch_state.py", "alpha/interop/pytorch/", "alpha/programs/", "tests/",
+              "benchmarks/"),
     "torchvision": ("tests/",),
     "scipy": ("alpha/data/public/archives.py", "benchmarks/", "tests/"),
     "pickle": ("benchmarks/digits_archive.py", "tests/"),  # which only write: nothing is ever unpickled

@@ -20,7 +20,7 @@ from tests.silence.reasons import REASONS
 from tests.silence.seen import layer, op
 from tests.silence.values import Array
 
-WITH_TORCH = {"checkpoint.load_torch", "checkpoint.save_torch"}
+WITH_TORCH = {"checkpoint.load_torch", "checkpoint.save_torch", "alpha.from_torch", "alpha.to_torch"}
 PUBLIC = {name: f for name, f in public().items() if settings_of(f)}
 PLACES = sorted({name.partition(".")[0] for name in PUBLIC})
 

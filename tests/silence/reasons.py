@@ -21,6 +21,7 @@ REASONS: dict[str, str] = {
         ("data.register_dataset", "read"), ("training.register_loss", "make"), ("training.register_model", "make"),
         ("training.register_optimizer", "make"), ("training.register_schedule", "make"))},
     "ops.conv2d_dgrad_add.in_place": "permits to add into `onto`, which an op of the graph may then not read again",
+    "alpha.to_torch.model": "the model to fill; tests/interop/test_to_torch.py has it",
     "alpha.recompute_summary.reset": "begins the count anew, which test_recompute.py holds",
     "alpha.Tensor.shape": "the constructor of backends, which takes an array of theirs; users call alpha.tensor",
     "alpha.Tensor.dtype": "as shape", "alpha.Tensor.device": "as shape",

@@ -94,6 +94,20 @@ def from_torch(f: Callable[..., Any], **given: Any) -> Any:
         return str(error)
 
 
+def converted(f: Callable[..., Any], **given: Any) -> Any:
+    """A model of PyTorch, on images that either order of the axes can have, and the file of its code."""
+    import torch
+    torch.manual_seed(2)
+    net = f(torch.nn.Sequential(torch.nn.Conv2d(3, 3, 3, padding=1)), torch.ones(2, 3, 3, 3), **given)
+    return net(alpha.tensor(IMAGES[:2, :3, :3].astype(np.float32))), Path("net.py").exists()
+
+
+def sent(f: Callable[..., Any], **given: Any) -> Any:
+    """A layer as a model of PyTorch; an example of other features is refused."""
+    alpha.manual_seed(2)
+    return type(f(nn.Sequential(nn.Linear(3, 2)), **given)).__name__
+
+
 def load_torch(f: Callable[..., Any], **given: Any) -> Any:
     model = nn.Linear(2, 3)
     checkpoint.save_torch("a.pth", nn.Linear(2, 3, bias=False))
@@ -254,6 +268,7 @@ CALLS: dict[str, list[Call]] = {
     "Trainer.train_epoch": [lambda f, **given: f(a_run(), data.DataLoader((IMAGES, LABELS), 4).batches(0), **given)],
     "Trainer.run": [lambda f, **given: f(a_run(), lambda epoch, step: data.DataLoader((IMAGES, LABELS), 4).batches(
         epoch, step), lambda: None, **given) and None],
+    "alpha.from_torch": [converted], "alpha.to_torch": [sent],
     "onnx.export": [exported], "onnx.load": [imported], "alpha.load": [loaded],
     "checkpoint.from_torch_state_dict": [from_torch], "checkpoint.load_torch": [load_torch],
     "checkpoint.save": [saved], "checkpoint.save_torch": [levels], "checkpoint.to_torch_state_dict": [levels],
@@ -279,5 +294,6 @@ VALUES: dict[str, list[Any]] = {
     "Augment.cutout": [3], "Augment.mask_fill": [7],
     "Augment.steps": ["grey=1"], "Augment.boxes": [1], "fit.batch_size": [5], "fit.seed": [3], "fit.drop_last": [True],
     "History.ema": [object()], "make_row.averaged": [{"loss": 0.5}], "Trainer.make_row.averaged": [{"loss": 0.5}],
+    "alpha.from_torch.write": ["net.py"], "alpha.to_torch.example": [ops.zeros((2, 2))],
     "Plateau.column": ["train_loss", "val_accuracy"],
 }

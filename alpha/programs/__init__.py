@@ -1,0 +1,1 @@
+"""programs: what the command `alpha` runs."""
