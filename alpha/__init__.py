@@ -83,6 +83,6 @@ sys.meta_path.append(twins.Imports())   # type: ignore[arg-type]
 
 
 def __getattr__(name: str) -> object:
-    if name in ("cuda", "data", "onnx", "testing", "training"):     # imported when they are asked for
+    if name in ("cuda", "data", "models", "onnx", "testing", "training"):     # imported when they are asked for
         return import_module(f"alpha.{name}")
     raise twins.missing("alpha", name, {**twins.TENSOR, **twins.TOP}, sys.modules[__name__])

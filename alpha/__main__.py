@@ -49,10 +49,10 @@ def _command(args: list[str]) -> int:
         raise ConfigError(message("alpha", what, f"did you mean alpha {close[0]}?" if close else
                                   f"the commands are {', '.join(COMMANDS)}; alpha COMMAND --help tells more"))
     if name == "train":
-        import_companions("models", "train")
+        import_companions("train")
         return int(importlib.import_module("train.program").main(rest))
     if name == "summary":
-        import_companions("models", "train")
+        import_companions("train")
         return int(importlib.import_module("train.summary").main(rest))
     if name == "compare":
         return _compare(rest)
@@ -63,7 +63,7 @@ def _command(args: list[str]) -> int:
 
 def _compare(args: list[str]) -> int:
     try:
-        import_companions("models", "train", "tests", "benchmarks")
+        import_companions("train", "tests", "benchmarks")
         compare = importlib.import_module("benchmarks.compare")
     except ImportError as error:
         if (error.name or "").partition(".")[0] in ("benchmarks", "tests"):

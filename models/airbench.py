@@ -11,7 +11,8 @@ import numpy as np
 from alpha import nn
 from alpha.graph import no_grad
 from alpha.tensor import Tensor
-from models import register_model
+
+from . import register_model
 
 SCALE = 1 / 9   # of what the linear layer reads
 EPSILON = 5e-4  # added to the variance of each component of patches

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from alpha import nn, ops
 from alpha.tensor import Tensor
-from models import STEMS, check_option, register_model
+
+from . import STEMS, check_option, register_model
 
 EPS = 1e-6
 

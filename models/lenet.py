@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from alpha import nn, ops
 from alpha.tensor import Tensor
-from models import register_model
+
+from . import register_model
 
 
 class LeNet5(nn.Module):

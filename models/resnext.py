@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from models import register_model
-from models.resnet import Bottleneck, ResNet
+from . import register_model
+from .resnet import Bottleneck, ResNet
 
 
 class EightGroups(Bottleneck):

@@ -87,10 +87,15 @@ MAY_IMPORT = {
     "alpha.training": {"alpha.training", "alpha.data", "alpha.nn", "alpha.optim", "alpha.ops", "alpha.tensor",
                        "alpha.capture", "alpha.graph", "alpha.precision", "alpha.profiler", "alpha.backend",
                        "alpha.config", "alpha.errors", "alpha.inputs", "alpha.methods"},
+    "alpha.training.runs": {"alpha.training", "alpha.checkpoint", "alpha.models", "alpha.data", "alpha.nn", "alpha.ops",
+                            "alpha.tensor", "alpha.random", "alpha.graph", "alpha.backend", "alpha.errors",
+                            "alpha.inputs"},
     "alpha.training.effects": {"alpha.errors", "alpha.nn", "alpha.optim", "alpha.tensor", "alpha.versions"},
     "alpha.testing": {"alpha.testing", "alpha.gradcheck", "alpha.methods", "alpha.op", "alpha.ops", "alpha.tensor"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.errors"},
+    "alpha.models": {"alpha.start", "models"},      # the latter as types
+    "alpha.programs": {"alpha", "train"},
     "alpha.doctor": {"alpha", "train"},      # the latter for build-kernels --model
     "alpha.__main__": {"alpha"},  # it finds train and benchmarks by name, where they are
     "models": {"models", "alpha"},

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import models
 from alpha import config as settings
+from alpha import models
 from alpha.data import Augment
 from alpha.errors import ConfigError, message
 from alpha.inputs.registry import did_you_mean

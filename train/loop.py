@@ -226,7 +226,7 @@ def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
     found = None if config.resume is None else find_for(config)
     data = loaded(config)
     split = split_off(data, config.val_size, config.seed)
-    session = Session(config, len(data.classes), len(split.train_labels))
+    session = Session(config, len(data.classes), len(split.train_labels), data)
     init_from_data(session.model, split, data, config.device)
     session.start(found)
     report.write_config(output, config)

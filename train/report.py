@@ -19,7 +19,6 @@ import datetime
 import io
 import json
 import math
-import os
 import platform
 import subprocess
 import tempfile
@@ -33,6 +32,7 @@ import alpha
 from alpha.data import Dataset
 from alpha.errors import ConfigError, message, true_here
 from alpha.training.history import Row
+from alpha.training.saving import write
 from train.config import Config
 
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "seconds",
@@ -68,13 +68,6 @@ def remove_leftovers(output: Path) -> None:
     """Removes what a run that was killed while it wrote has left; for the holder of the directory's lock alone."""
     for leftover in (*output.glob(".*.safetensors.*"), *(output / f".{name}.tmp" for name in ARTIFACTS)):
         leftover.unlink(missing_ok=True)
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Replaces a file as a whole: whoever reads it sees the old content or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(temporary, path)
 
 
 def versions() -> dict[str, str]:

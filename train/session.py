@@ -9,29 +9,28 @@ A checkpoint holds all that the next step depends on, so a resumed run ends with
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import alpha
-import models
-from alpha import checkpoint, optim, random
+from alpha import checkpoint, models, optim, random
 from alpha.backend import get_backend
-from alpha.data import steps_per_epoch
+from alpha.data import Dataset, steps_per_epoch
 from alpha.errors import AnomalyError, CheckpointError, ConfigError, DeviceError, message
 from alpha.optim.schedule import Schedule
 from alpha.precision import MODES
 from alpha.tensor import Tensor
 from alpha.training import Trainer, accuracy, registries
+from alpha.training.contents import KEY, contents, with_metrics
 from alpha.training.registries import Loss, find_loss
+from alpha.training.saving import BEST, LAST, set_aside
 from train.config import Config, missing_imports
 from train.report import ARTIFACTS, Row, write_metrics
 from train.stored import Loaded, environment, progress_of, stored_progress
 from train.stored import load as load_checkpoint
 
-LAST, BEST = "last.safetensors", "best.safetensors"
 WEIGHTS, AVERAGE = "weights", "averaged weights"
 
 
@@ -42,9 +41,12 @@ class Session(Trainer):
         config: its device is not "auto" any more.
         num_classes: outputs of the model.
         train_images: how many images an epoch has.
+        data: the data set; a checkpoint says of it how pictures become inputs. None: it says nothing.
+    Raises:
+        ConfigError: a checkpoint cannot hold what the data set or the model says of itself.
     """
 
-    def __init__(self, config: Config, num_classes: int, train_images: int) -> None:
+    def __init__(self, config: Config, num_classes: int, train_images: int, data: Dataset | None = None) -> None:
         alpha.manual_seed(config.seed)
         self.config = config
         steps = steps_per_epoch(train_images, config.batch_size, config.drop_last)
@@ -56,6 +58,9 @@ class Session(Trainer):
             steps_per_epoch=steps, max_steps=config.max_steps, clip=config.clip,
             ema=optim.ExponentialMovingAverage(model, config.ema) if config.ema else None,
             scaler=optim.LossScaler(config.device) if MODES[config.precision].scales_loss else None)
+        self.use = None if data is None else contents(
+            model, shape=data.image_shape, dtype="uint8", mean=data.mean, std=data.std, classes=data.classes,
+            loss=config.loss, imports=config.imports)
         self.saved_step: int | None = None      # of the weights in LAST, as far as this process knows
         self.identity = {"model": config.model, "num_classes": num_classes, "dataset": config.dataset,
                          "train_images": train_images, "val_size": config.val_size, "seed": config.seed,
@@ -106,21 +111,23 @@ class Session(Trainer):
         tensors = {**_prefixed("model/", self.model.state_dict()), **_prefixed("optimizer/", state["tensors"]),
                    **_prefixed("ema/", self.ema.state_dict() if self.ema else {}),
                    **_prefixed("scaler/", self.scaler.state_dict() if self.scaler else {})}
+        row = self.progress.history[-1] if self.progress.history else None
+        use = {} if self.use is None else {KEY: with_metrics(self.use, row)}
         checkpoint.save(self.output / name, tensors, {
-            "identity": self.identity, "progress": stored_progress(self.progress), "optimizer": state["scalars"],
+            **use, "identity": self.identity, "progress": stored_progress(self.progress), "optimizer": state["scalars"],
             "random": random.get_state(), "config": self.config.to_dict(), "environment": environment()})
         self.saved_step = self.progress.step if name == LAST else self.saved_step
 
     def start(self, found: tuple[Loaded, Path] | None) -> None:
         """Makes the output directory ready for a new run, or for the continuation of the one that was found."""
         if found is None:
-            set_aside(self.output)
+            put_aside(self.output)
             return
         self.restore(*found)
         state, place = self.progress, found[1].parent
         if place.resolve() != self.output.resolve():
             best = find(place, BEST, lambda metadata: reached(metadata, state.best()))
-            set_aside(self.output)
+            put_aside(self.output)
             if best is not None:
                 checkpoint.save(self.output / BEST, *best[0])
         write_metrics(self.output, state.history)
@@ -243,14 +250,9 @@ def find_for(config: Config) -> tuple[Loaded, Path] | None:
     return load_checkpoint(path), path
 
 
-def set_aside(output: Path) -> None:
-    """Moves the files of an earlier run in this directory to its subdirectory `earlier`."""
-    checkpoints = [p for name in (LAST, BEST) for p in (checkpoint.previous(output / name), output / name)]
-    files = [p for p in (*checkpoints, *(output / name for name in ARTIFACTS)) if p.exists()]
-    if files:
-        (output / "earlier").mkdir(exist_ok=True)
-        for path in files:  # LAST after its previous one: an end in between leaves the earlier run resumable, or none
-            os.replace(path, output / "earlier" / path.name)
+def put_aside(output: Path) -> None:
+    """Moves the files of an earlier run in this directory to its subdirectory `earlier`, and says so."""
+    if set_aside(output, ARTIFACTS):
         print(f"{output} held an earlier run: its files are in {output / 'earlier'} now", flush=True)
 
 

@@ -17,6 +17,7 @@ from alpha.inputs.schema import AnyOf, Integer, Items, Maybe, Number, Record, Sc
 from alpha.optim.optimizer import SCALARS
 from alpha.tensor import Tensor
 from alpha.training import Progress
+from alpha.training.contents import CONTENTS, KEY
 
 Loaded = tuple[dict[str, Tensor], dict[str, Any]]  # the tensors and the metadata of a checkpoint
 
@@ -31,7 +32,7 @@ PROGRESS = Record({"epoch": Integer(0), "step": Integer(0), "loss_sum": Number()
 SETTINGS = Table(AnyOf((Items(Scalar()), Scalar())))
 METADATA = Record({"identity": Table(Scalar()), "progress": PROGRESS, "optimizer": SCALARS, "config": SETTINGS,
                    "random": Record({"seed": Integer(0, (1 << 64) - 1), "counter": Integer(0, 1 << 62)})},
-                  optional={"environment": Table(Scalar())})
+                  optional={"environment": Table(Scalar()), KEY: CONTENTS})
 
 
 def load(path: Path) -> Loaded:

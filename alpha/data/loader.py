@@ -62,6 +62,7 @@ class DataLoader:
         pin_memory: taken and not needed: copies go through page-locked memory.
     Attributes:
         epoch: which one the next iteration yields; 0 at first.
+        sample_dtype: of the samples before they are normalised, "uint8" say; None before the first batch.
     Raises:
         ConfigError: a setting is none, or has no effect beside another one.
         DataError: the data has no length or no items, items do not fit each other, mean, std or augment are given and
@@ -97,6 +98,7 @@ class DataLoader:
         self._forms = Forms(self.augment, mean, std)
         self.mean, self.std = self._forms.mean, self._forms.std
         self.epoch = 0
+        self.sample_dtype: str | None = None    # of the samples of a batch, once there was one
         epoch_order(self.count, batch_size, seed, 0, 0, False, drop_last)
         self._workers = Workers(Work(self.data, transform, seed), workers, processes, prefetch or 2)
         self._constants: dict[int, tuple[Tensor, Tensor]] = {}  # mean and std, by number of channels
@@ -143,6 +145,7 @@ class DataLoader:
 
     def _from_resident(self, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         assert self._images is not None
+        self.sample_dtype = "uint8"
         x = self._augmented(self._images, tensor(index, device=self.device), None, index, epoch)
         return x, *self._targets(epoch, index, [part[index] for part in self.data[1:]], self._forms.maps(self.data))
 
@@ -152,6 +155,7 @@ class DataLoader:
 
     def _on_device(self, epoch: int, index: np.ndarray, arrays: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
         first, maps = arrays[0], self._forms.maps(arrays)
+        self.sample_dtype = first.dtype.name
         if is_bytes(first):
             images = tensor(first if first.ndim == 4 else first[..., None], device=self.device)
             position = tensor(np.arange(len(index)), device=self.device)
@@ -179,9 +183,12 @@ class DataLoader:
         """Returns mean and std, one number for each channel, on the device."""
         if channels not in self._constants:
             self._constants[channels] = tuple([  # type: ignore[assignment]
-                tensor(np.broadcast_to(value, (channels,)), device=self.device)
-                for value in (self.mean, self.std)])
+                tensor(value, device=self.device) for value in self.normalisation(channels)])
         return self._constants[channels]
+
+    def normalisation(self, channels: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns mean and std of images with so many channels.  Shape (channels,), float32."""
+        return np.broadcast_to(self.mean, (channels,)), np.broadcast_to(self.std, (channels,))
 
     def _tensor(self, a: np.ndarray) -> Tensor:
         return tensor(in_dtype_of_batches(a), device=self.device)

@@ -22,10 +22,12 @@ from alpha.training.registries import (
     register_optimizer,
     register_schedule,
 )
+from alpha.training.runs import Guess, Run, load_run
 from alpha.training.trainer import Trainer
 
-__all__ = ["Callback", "History", "Plateau", "Profile", "Progress", "TensorBoard", "Trainer", "accuracy", "fit",
-           "register_dataset", "register_loss", "register_model", "register_optimizer", "register_schedule"]
+__all__ = ["Callback", "Guess", "History", "Plateau", "Profile", "Progress", "Run", "TensorBoard", "Trainer",
+           "accuracy", "fit", "load_run", "register_dataset", "register_loss", "register_model", "register_optimizer",
+           "register_schedule"]
 
 
 def __getattr__(name: str) -> object:

@@ -67,6 +67,7 @@ class Trainer:
         self._first: FirstSteps | None = None   # while it is not known that the optimizer changes the model
         self.progress = Progress()
         self.stopped = False
+        self.forms: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # shapes of a sample and of its outputs
 
     def losses(self, x: Any, y: Any) -> tuple[Tensor, ...]:
         """Returns the mean loss, shape (), and the device's part of each metric; leaves the gradients."""
@@ -76,6 +77,7 @@ class Trainer:
             raise ConfigError(message("loss", f"it returned {shown(loss)}, a Tensor of shape () is needed",
                                       "compute it from the outputs by ops: ops.mean((outputs - targets) ** 2)"))
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        self.forms = (tuple(getattr(x, "shape", ())[1:]), tuple(getattr(outputs, "shape", ())[1:]))
         outputs = outputs.detach()
         return loss.detach(), *[prepared(metric, outputs, y) for metric in self.metrics.values()]
 

@@ -44,6 +44,13 @@ def fitted(f: Callable[..., Any], **given: Any) -> Any:
     return model, [{k: v for k, v in row.items() if "sec" not in k and "time" not in k} for row in history]
 
 
+def kept(f: Callable[..., Any], **given: Any) -> Any:
+    """The epoch that fit keeps as its best one."""
+    f(small(), (IMAGES, LABELS), batch_size=4, epochs=3, lr=0.5, progress=False, **{"output": "run", **given})
+    found = Path("run/best.safetensors")
+    return checkpoint.load(found)[1]["use"]["metrics"]["epoch"] if found.exists() else sorted(map(str, Path().rglob("*")))
+
+
 def trained(f: Callable[..., Any], **given: Any) -> Any:
     """Trainer over two epochs of three batches."""
     model = small()
@@ -211,7 +218,8 @@ CALLS: dict[str, list[Call]] = {
     "data.steps_per_epoch": [lambda f, **given: f(10, 4, **given)],
     "DataLoader.batches": [lambda f, **given: list(f(data.DataLoader((IMAGES, LABELS), 4), 0, **given))],
     "training.fit": [fitted, lambda f, **given: fitted(f, optimizer="adam", **given),
-                     lambda f, **given: fitted(f, val_data=(IMAGES, LABELS), **given)],
+                     lambda f, **given: fitted(f, val_data=(IMAGES, LABELS), **given), kept,
+                     lambda f, **given: kept(f, metric="train_loss", **given)],
     "training.Trainer": [trained],
     "data.ImageFolder": [folder], "data.register_dataset": [registered], "training.register_optimizer": [registered],
     "training.TensorBoard": [tensorboard], "Trainer.evaluate": [evaluated],
@@ -231,6 +239,7 @@ VALUES: dict[str, list[Any]] = {
     "DataLoader.transform": [lambda a: a[::-1].copy()], "DataLoader.resident": [False],
     "fit.val_data": [(IMAGES, LABELS)], "fit.optimizer": ["adam"], "fit.lr": [0.5], "fit.schedule": ["cosine"],
     "fit.warmup_steps": [2], "fit.loss": ["mse"], "fit.metrics": ["accuracy", []], "fit.callbacks": [[Told()]],
+    "fit.output": [None, "other"], "fit.metric": ["train_loss"], "fit.mode": ["max"],
     "fit.precision": ["bf16"], "fit.augment": ["flip"], "fit.mean": [0.5], "fit.std": [0.5], "fit.max_steps": [1],
     "fit.clip": [0.01], "fit.ema": [0.5], "Trainer.max_steps": [1], "Trainer.clip": [0.01], "Trainer.ema": [0.5],
     "Trainer.scaler": [True], "Trainer.run.callbacks": [[Told()]], "save.metadata": [{"a": "b"}],
