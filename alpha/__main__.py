@@ -5,10 +5,14 @@
     alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
     alpha summary resnet18                layers of a model; alpha summary --help
     alpha train ...                       trains an image classifier; alpha train --help
+    alpha train --resume RUN              continues a run; RUN is its folder
+    alpha predict RUN picture.png ...     what a trained model takes pictures for
+    alpha evaluate RUN [--dataset ...]    how well it does, class by class
+    alpha export RUN out.onnx             the model for other programs
     alpha compare ...                     alpha beside PyTorch, in a clone of the repository; alpha compare --help
     alpha --version                       the version of alpha
 
-alpha COMMAND --help tells more: of doctor, build-kernels, summary, train and compare.
+alpha COMMAND --help tells more of each.
 
 The command `alpha` works in any folder; `python -m train` finds a train.py in the user's folder first.
 """
@@ -30,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return attempt("alpha", lambda: _command(args))
 
 
-COMMANDS = ("doctor", "build-kernels", "summary", "train", "compare")
+OF_RUNS = ("predict", "evaluate", "export")     # modules of alpha.programs
+COMMANDS = ("doctor", "build-kernels", "summary", "train", *OF_RUNS, "compare")
 
 
 def _command(args: list[str]) -> int:
@@ -54,6 +59,8 @@ def _command(args: list[str]) -> int:
     if name == "summary":
         import_companions("train")
         return int(importlib.import_module("train.summary").main(rest))
+    if name in OF_RUNS:
+        return int(importlib.import_module(f"alpha.programs.{name}").main(rest))
     if name == "compare":
         return _compare(rest)
     from alpha import doctor

@@ -28,8 +28,8 @@ from alpha.ops.algorithms.names import CONV_NAMES
 from alpha.precision import MODES
 from alpha.start import STATUSES, Parser
 from alpha.training.registries import LOSSES, OPTIMIZERS, SCHEDULES
-from train.data import DATASETS
-from train.imports import import_all, imports_of
+from train.data import DATASETS, SIZE, entry_of, is_folder
+from train.imports import import_all, imports_of, settings_of
 from train.moot import refuse_without_effect
 
 PRECISIONS = tuple(MODES)
@@ -80,10 +80,14 @@ class Config:
     imports: tuple[str, ...] = setting((), "a file, my_file.py, or module that registers models, data sets, "
                                        "optimizers, schedules or losses of your own; may be given several times")
     model: str = setting("lenet5", "network to train; --list-models shows all")
-    dataset: str = setting("digits", "images to learn", DATASETS)
+    dataset: str = setting("digits", "images to learn: a name, or a folder of pictures with one folder per class, or "
+                           "with train/ and val/ or test/ of such", DATASETS)
     data_dir: str | None = setting(None, "CIFAR archive (.tar.gz), its extracted folder, or a folder with either; "
                                   "what a data set of your own reads",
                                    kind=str)
+    image_size: int | None = setting(None, "height and width to which the pictures of a folder are scaled and cut "
+                                     f"(default: {SIZE[0]})", Interval(8, 4096, "[]"), int)
+    skip_bad: bool = setting(False, "leave pictures of a folder out that cannot be read; else they are refused")
     output: str = setting("runs/lenet5-digits", "folder for config, metrics, plots and checkpoints "
                           "(default: runs/MODEL-DATASET)")
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto is the first GPU, or the CPU")
@@ -180,13 +184,15 @@ class Config:
         values = {f.name: _checked(f, values[f.name]) for f in dataclasses.fields(Config) if f.name in values}
         full = {"model": Config.model, "dataset": Config.dataset, **values}
         full.setdefault("lr", OPTIMIZERS[full.get("optimizer", Config.optimizer)].lr)
-        full.setdefault("augment", DATASETS[full["dataset"]].augment)
+        full.setdefault("augment", entry_of(full["dataset"]).augment)
+        if is_folder(full["dataset"]):
+            full.setdefault("image_size", SIZE[0])
         if full.get("schedule") == "exponential":
             full.setdefault("gamma", 0.95)
         full.setdefault("precision", settings.precision)
         full.setdefault("algorithm", settings.conv_algorithm)
         full.setdefault("recompute", settings.recompute)
-        full.setdefault("output", f"runs/{full['model']}-{full['dataset']}")
+        full.setdefault("output", f"runs/{full['model']}-{Path(full['dataset']).name}")
         return Config(**full)
 
 
@@ -229,6 +235,11 @@ def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
                 f"give one, such as {f.default!r}")
     if isinstance(allowed, Interval) and value not in allowed:
         _refuse(f.name, value, allowed, f"choose {flag} in that range")
+    if f.name == "dataset" and is_folder(value):
+        if not Path(value).is_dir():
+            _refuse(f.name, value, "the path of a folder that is there, or a name", "correct the path; names of data "
+                    f"sets are {', '.join(DATASETS)}")
+        return str(Path(value).resolve())
     if isinstance(allowed, Collection) and value not in allowed:
         own = f", or {IMPORTED}" if isinstance(allowed, dict) else ""
         _refuse(f.name, value, f"one of {', '.join(allowed)}", f"choose one of them{did_you_mean(value, allowed)}{own}")
@@ -296,8 +307,10 @@ def parse(argv: Sequence[str] | None = None) -> Config:
     path, listing = flags_given.pop("config", None), flags_given.pop("list_models", False)
     file = {} if path is None else read_toml(RECIPES / f"{path}.toml" if path in recipes() else Path(path))
     kinds = {f.name: f.metadata["kind"] for f in dataclasses.fields(Config)}
-    values = file | {name: value if name == "imports" else _from_text(name, kinds[name], value)
-                     for name, value in flags_given.items()}
+    given_here = file | {name: value if name == "imports" else _from_text(name, kinds[name], value)
+                         for name, value in flags_given.items()}
+    before = settings_of(given_here.get("resume"))
+    values = {name: value for name, value in before.items() if name in kinds} | given_here
     field_of = {f.name: f for f in dataclasses.fields(Config)}
     import_all(_checked(field_of["imports"], values.get("imports", ())))
     if listing:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from alpha.errors import AlphaError, ConfigError, message
+from alpha.training.runs import checkpoint_of
 from train.stored import load
 
 
@@ -57,6 +58,29 @@ def _place(error: BaseException) -> str:
         return ""
     frames = traceback.extract_tb(error.__traceback__)
     return f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
+
+
+def settings_of(resume: Any) -> dict[str, Any]:
+    """Returns the settings of the run that --resume PATH continues, and its folder as `output`.
+
+    Those of the place where it ran, and of a single start, are left out; "auto" has none, as a script that starts a run
+    or continues it names them all.
+    Nor are imports: a checkpoint names no code that is run without being asked for. Where there is no such run, none
+    are returned: the start of the run says so.
+    """
+    if not isinstance(resume, str) or resume == "auto":
+        return {}
+    try:
+        place = checkpoint_of("resume", resume)
+        metadata = load(place)[1]
+    except (OSError, ValueError):   # a name that the system refuses; CheckpointError is a ValueError
+        return {}
+    found, step = metadata["config"], metadata["progress"]["step"]
+    once = ["resume", "evaluate", "runs", "profile", "tensorboard", "device", "output", "imports"]
+    if (found.get("max_steps") or 0) <= step:   # a limit that was reached is passed
+        once.append("max_steps")
+    return {**{name: value for name, value in found.items() if name not in once and value is not None},
+            "output": str(place.parent)}
 
 
 def imports_of(values: Mapping[str, Any]) -> tuple[str, ...]:

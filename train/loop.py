@@ -10,22 +10,24 @@ from pathlib import Path
 import numpy as np
 
 import alpha
-from alpha import nn, ops
+from alpha import models, nn, ops
 from alpha.data import Augment, Dataset, Images
 from alpha.data import split as split_off
+from alpha.data.folder_set import layout_of
 from alpha.data.sets import Split
-from alpha.errors import AnomalyError, CheckpointError, message
+from alpha.errors import AlphaError, AnomalyError, CheckpointError, ConfigError, message
 from alpha.nn.module import evaluating
 from alpha.tensor import Tensor
 from alpha.training import Callback, Trainer
+from alpha.training.classes import figures_of
 from alpha.training.registries import Loss, cross_entropy
 from train import report
 from train.config import Config
-from train.data import load
+from train.data import is_folder, load
 from train.interrupt import Interrupted, StopRequest
 from train.lock import OutputLock
 from train.meanwhile import Meanwhile
-from train.session import BEST, LAST, Session, find_for, resolve_device
+from train.session import BEST, LAST, Session, check_identity, find_for, identity_of, resolve_device
 from train.watching import watching
 
 LOOKED_AT = 5000    # images from which initial weights are made
@@ -180,7 +182,9 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
     report.write_summary(session.output, {"test_accuracy": final.accuracy, "precision": session.config.precision,
                                           "tested": session.tested, **{
         name: {"epoch": epoch, "loss": result.loss, "accuracy": result.accuracy}
-        for name, (epoch, result) in tested.items()}})
+        for name, (epoch, result) in tested.items()},
+        "classes": {f.name: {"images": f.samples, "precision": f.precision, "recall": f.recall, "f1": f.f1}
+                    for f in figures_of(final.confusion, data.classes)}})
     if report.can_plot():
         report.plot_curves(session.output, history)
         report.plot_confusion(session.output, final.confusion, data.classes)
@@ -213,7 +217,8 @@ def loaded(config: Config) -> Dataset:
     While CIFAR's files are read, which takes seconds, a GPU takes a step on images without meaning: kernels are
     compiled, loaded and chosen. The run begins with the same bits: its session sets all random numbers anew.
     """
-    reading = Meanwhile(load, config.dataset, config.data_dir, seed=config.seed)
+    reading = Meanwhile(load, config.dataset, config.data_dir, seed=config.seed, image_size=config.image_size,
+                        skip_bad=config.skip_bad)
     classes = {"cifar10": 10, "cifar100": 100}.get(config.dataset)
     plain = config.device == "cpu" or config.imports or alpha.config.watch
     if classes and not plain and not reading.done(PATIENCE_S):
@@ -222,10 +227,27 @@ def loaded(config: Config) -> Dataset:
     return reading.result()
 
 
+def check_fits(config: Config, classes: Sequence[str]) -> None:
+    """Raises ConfigError for a model that does not take pictures of --image-size, before they are read."""
+    size = config.image_size or 0
+    try:
+        with alpha.no_grad():
+            models.create(config.model, len(classes)).eval()(alpha.zeros((1, size, size, 3)))
+    except AlphaError as error:
+        what = str(error).partition("\n")[0]
+        raise ConfigError(message("image_size", f"{config.model} does not take pictures of {size}x{size}: {what}",
+                                  "choose another --image-size, 32 fits every shipped model; or another --model, "
+                                  "resnet20 takes any size")) from error
+
+
 def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
     found = None if config.resume is None else find_for(config)
+    if found is not None:
+        check_identity(config, identity_of(config), found[0][1], found[1])
+    if is_folder(config.dataset):
+        check_fits(config, layout_of("dataset", config.dataset).classes)
     data = loaded(config)
-    split = split_off(data, config.val_size, config.seed)
+    split = split_off(data, config.val_size if data.val_images is None else 0, config.seed)
     session = Session(config, len(data.classes), len(split.train_labels), data)
     init_from_data(session.model, split, data, config.device)
     session.start(found)
@@ -253,7 +275,8 @@ def evaluate_checkpoint(config: Config) -> float:
     if found is None:
         raise CheckpointError(message("evaluate", f"there is no checkpoint in {config.output}",
                                       "name the file, --resume PATH, or its directory, --output DIR"))
-    data = load(config.dataset, config.data_dir, seed=config.seed)
+    data = load(config.dataset, config.data_dir, seed=config.seed, image_size=config.image_size,
+                skip_bad=config.skip_bad)
     session = Session(config, len(data.classes), len(data.train_labels))
     session.load_weights(*found)
     with alpha.config(precision=config.precision, conv_algorithm=config.algorithm):

@@ -62,12 +62,7 @@ class Session(Trainer):
             model, shape=data.image_shape, dtype="uint8", mean=data.mean, std=data.std, classes=data.classes,
             loss=config.loss, imports=config.imports)
         self.saved_step: int | None = None      # of the weights in LAST, as far as this process knows
-        self.identity = {"model": config.model, "num_classes": num_classes, "dataset": config.dataset,
-                         "train_images": train_images, "val_size": config.val_size, "seed": config.seed,
-                         "batch_size": config.batch_size, "optimizer": config.optimizer, "ema": config.ema,
-                         "precision": config.precision}
-        if config.drop_last:    # else as checkpoints without this setting
-            self.identity["drop_last"] = True
+        self.identity = {**identity_of(config), "num_classes": num_classes, "train_images": train_images}
         self.tested = AVERAGE if self.ema else WEIGHTS
 
     def say_what_is_not_reached(self) -> None:
@@ -148,8 +143,13 @@ class Session(Trainer):
         Raises CheckpointError if it is of another run, or does not fit; then nothing has changed.
         """
         tensors, metadata = loaded
-        self._check_identity(metadata, where, [*dict.fromkeys((*self.identity, "drop_last"))])
+        check_identity(self.config, self.identity, metadata, where)
         self._check_position(metadata["progress"], where)
+        theirs, ours = (None if use is None else use["classes"] for use in (metadata.get(KEY), self.use))
+        if theirs is not None and ours is not None and theirs != ours:
+            there, here = (", ".join(names[:10]) for names in (theirs, ours))
+            raise CheckpointError(message("resume", f"{where} has the classes {there}, the data set has {here}",
+                                          "continue it on the data that it was started with"))
         progress = progress_of(metadata["progress"], self.ema is not None)
         loads: list[Callable[[], Any]] = [
             self.model.prepare_state_dict(_without("model/", tensors)),
@@ -169,24 +169,11 @@ class Session(Trainer):
     def load_weights(self, loaded: Loaded, where: Path) -> None:
         """Takes the weights alone, those of the moving average if there is one.  Raises CheckpointError."""
         tensors, metadata = loaded
-        self._check_identity(metadata, where, ["model", "num_classes"])
+        names = ("model", "num_classes")
+        check_identity(self.config, {name: self.identity[name] for name in names}, metadata, where)
         averaged = _without("ema/", tensors)
         self.model.load_state_dict(averaged or _without("model/", tensors))
         self.tested = AVERAGE if averaged else WEIGHTS
-
-    def _check_identity(self, metadata: dict[str, Any], where: Path, names: list[str]) -> None:
-        theirs = metadata["identity"]
-        theirs, ours = {"drop_last": False, **theirs}, {"drop_last": False, **self.identity}
-        differ = [name for name in names if theirs.get(name) != ours[name]]
-        if differ:
-            both = "; ".join(f"{name} is {theirs.get(name)!r} there, {ours[name]!r} here" for name in differ)
-            flags = " ".join(f"--{n.replace('_', '-')} {theirs.get(n)}" if n != "drop_last" else
-                             "--drop-last" if theirs[n] else "--no-drop-last"
-                             for n in differ if n in self.config.to_dict())
-            flags += missing_imports(metadata["config"], self.config.imports)
-            fix = f"continue it with {flags}" if flags else "point --data-dir at the images of that run"
-            raise CheckpointError(message("resume", f"{where} is of another run: {both}",
-                                          f"{fix}, or start a new run in another directory: --output DIR"))
 
     def _check_position(self, progress: dict[str, Any], where: Path) -> None:
         steps = progress["step"] - progress["epoch"] * self.steps_per_epoch
@@ -206,6 +193,35 @@ class Session(Trainer):
 
 def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value  # what JSON makes of it
+
+
+def identity_of(config: Config) -> dict[str, Any]:
+    """Returns the settings that a run keeps when it is continued; those of later versions only where they are in use.
+    """
+    found = {"model": config.model, "dataset": Path(config.dataset).name, "val_size": config.val_size,
+             "seed": config.seed, "batch_size": config.batch_size, "optimizer": config.optimizer, "ema": config.ema,
+             "precision": config.precision, "drop_last": config.drop_last}
+    return found if config.image_size is None else {**found, "image_size": config.image_size}
+
+
+def check_identity(config: Config, ours: dict[str, Any], metadata: dict[str, Any], where: Path) -> None:
+    """Raises CheckpointError where a checkpoint is of a run with another identity.
+
+    Args:
+        ours: what is looked at, by name.
+        metadata: of the checkpoint at `where`.
+    """
+    theirs = {"drop_last": False, **metadata["identity"]}
+    differ = [name for name, value in ours.items() if theirs.get(name) != value]
+    if not differ:
+        return
+    both = "; ".join(f"{name} is {theirs.get(name)!r} there, {ours[name]!r} here" for name in differ)
+    flags = " ".join(f"--{n.replace('_', '-')} {theirs.get(n)}" if n != "drop_last" else
+                     "--drop-last" if theirs[n] else "--no-drop-last" for n in differ if n in config.to_dict())
+    flags += missing_imports(metadata["config"], config.imports)
+    fix = f"continue it with {flags}" if flags else "point --data-dir at the images of that run"
+    raise CheckpointError(message("resume", f"{where} is of another run: {both}",
+                                  f"{fix}, or start a new run in another directory: --output DIR"))
 
 
 def find(place: Path, name: str, accept: Callable[[dict[str, Any]], bool] = lambda metadata: True

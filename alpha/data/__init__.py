@@ -4,6 +4,7 @@ import sys
 
 from alpha.data.augment import Augment
 from alpha.data.folder import ImageFolder
+from alpha.data.folder_set import read_folder
 from alpha.data.images import Images, steps_per_epoch
 from alpha.data.loader import DataLoader
 from alpha.data.parts import ConcatDataset, Subset, TensorDataset, random_split
@@ -11,7 +12,7 @@ from alpha.data.sets import Dataset, register_dataset, split
 from alpha.methods import twins
 
 __all__ = ["Augment", "ConcatDataset", "DataLoader", "Dataset", "ImageFolder", "Images", "Subset", "TensorDataset",
-           "random_split", "register_dataset", "split", "steps_per_epoch"]
+           "random_split", "read_folder", "register_dataset", "split", "steps_per_epoch"]
 
 
 def __getattr__(name: str) -> object:

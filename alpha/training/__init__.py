@@ -13,6 +13,7 @@ from alpha.data.sets import register_dataset
 from alpha.methods import twins
 from alpha.training.callback import Callback
 from alpha.training.callbacks import Plateau, Profile, TensorBoard
+from alpha.training.classes import ClassFigures, per_class
 from alpha.training.fit import fit
 from alpha.training.history import History, Progress
 from alpha.training.metrics import accuracy
@@ -25,9 +26,9 @@ from alpha.training.registries import (
 from alpha.training.runs import Guess, Run, load_run
 from alpha.training.trainer import Trainer
 
-__all__ = ["Callback", "Guess", "History", "Plateau", "Profile", "Progress", "Run", "TensorBoard", "Trainer",
-           "accuracy", "fit", "load_run", "register_dataset", "register_loss", "register_model", "register_optimizer",
-           "register_schedule"]
+__all__ = ["Callback", "ClassFigures", "Guess", "History", "Plateau", "Profile", "Progress", "Run", "TensorBoard",
+           "Trainer", "accuracy", "fit", "load_run", "per_class", "register_dataset", "register_loss",
+           "register_model", "register_optimizer", "register_schedule"]
 
 
 def __getattr__(name: str) -> object:

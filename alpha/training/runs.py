@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from alpha.inputs.kinds import Count
 from alpha.inputs.registry import did_you_mean
 from alpha.nn import Module
 from alpha.nn.module import evaluating
-from alpha.tensor import Tensor
+from alpha.tensor import Tensor, tensor
 from alpha.training.contents import contents_of
 from alpha.training.registries import MODELS
 
@@ -42,6 +43,27 @@ class Guess(NamedTuple):
     label: int
 
 
+class Normalised(Module):
+    """A model behind the normalisation of its pictures: model((x / 255 - mean) / std).
+
+    Args:
+        model: what takes normalised pictures.
+        mean, std: one number per channel, shape (C,).
+        bytes: whether pictures are of 8 bits, 0 to 255; else x is not divided.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, model: Module, mean: np.ndarray, std: np.ndarray, bytes: bool) -> None:
+        self.model = model
+        self.register_buffer("scale", tensor((1 / (std * (255 if bytes else 1))).astype(np.float32)))
+        self.register_buffer("shift", tensor((-mean / std).astype(np.float32)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x * self.scale + self.shift)
+
+
 class Run:
     """A trained model with what its checkpoint says of it; `load_run` makes one.
 
@@ -54,11 +76,12 @@ class Run:
         mean, std: one number per channel, float32; empty where samples are no images.
         metrics: the row of the history that the weights are of, by column.
         loss, model_name, model_options, version: name of the loss and of the model, its options, alpha's version then.
+        settings: those of `alpha train` that the run had; {} for one of fit.
         device: where it computes.
     """
 
-    def __init__(self, path: Path, model: Module, use: dict[str, Any], device: str) -> None:
-        inputs = use["inputs"]
+    def __init__(self, path: Path, model: Module, use: dict[str, Any], settings: dict[str, Any], device: str) -> None:
+        inputs, self.settings = use["inputs"], settings
         self.path, self.model, self.device = path, model, device
         self.classes, self.metrics, self.version = tuple(use["classes"]), dict(use["metrics"]), use["alpha"]
         self.input_shape, self.dtype = tuple(inputs["shape"]), inputs["dtype"]
@@ -101,6 +124,33 @@ class Run:
         Raises DataError.
         """
         return np.concatenate([t.numpy() for t in self._batches(images, batch_size)])
+
+    @checked
+    def export(self, path: str | Path, *, normalise: bool = False, channels_first: bool = True) -> None:
+        """Writes the model as an ONNX file, whose metadata have classes, mean, std and more; see alpha.onnx.export.
+
+        Args:
+            path: of the file.
+            normalise: whether the file takes pixels from 0 to 255, as float32, and normalises them as in training;
+                else it takes normalised ones.
+            channels_first: whether it takes (N, C, H, W); else (N, H, W, C).
+        Raises:
+            ConfigError: there is nothing to normalise, onnx is not installed, an op has no counterpart, or path cannot
+                be written.
+        """
+        if normalise and not self.mean.size:
+            raise ConfigError(message("export", f"normalise=True, and the samples of {self.path} are {self.dtype} of "
+                                      f"shape {self.input_shape}, which no mean and std go with", "leave it out"))
+        from alpha import onnx
+
+        model = Normalised(self.model, self.mean, self.std, self.dtype == NORMALISED) if normalise else self.model
+        example = ops.zeros((1, *self.input_shape)).astype("float32" if self.dtype == NORMALISED else self.dtype)
+        facts = {"classes": [*self.classes], "mean": self.mean.tolist(), "std": self.std.tolist(),
+                 "input_shape": [*self.input_shape], "scale": 255 if self.dtype == NORMALISED else 1,
+                 "normalised_in_the_graph": normalise, "model": self.model_name, "alpha": self.version}
+        onnx.export(model.to("cpu"), example, path, channels_first=channels_first,
+                    metadata={name: json.dumps(value) for name, value in facts.items()})
+        model.to(self.device)
 
     def _batches(self, images: Any, batch_size: int) -> Iterator[Tensor]:
         mean, std = (self.mean, self.std) if self.mean.size else (0.0, 1.0)
@@ -158,7 +208,8 @@ def load_run(path: str | os.PathLike[str], which: str | None = None, *, device: 
     use = contents_of("load_run", place, metadata)
     made = _model_of(place, use) if model is None else model
     made.load_state_dict(weights_of(tensors))
-    return Run(place, made.to(device).eval(), use, device)
+    settings = metadata.get("config")
+    return Run(place, made.to(device).eval(), use, dict(settings) if isinstance(settings, dict) else {}, device)
 
 
 def checkpoint_of(where: str, path: Any, which: str | None = None) -> Path:

@@ -11,6 +11,8 @@ import numpy as np
 import alpha
 import models
 from alpha import training
+from alpha.errors import DataError
+from tests.picture_folders import folder
 from tests.silence.ops import Call
 
 IMAGES = np.random.default_rng(5).integers(0, 256, (6, 32, 32, 3)).astype(np.uint8)
@@ -31,6 +33,26 @@ def loaded_run(f: Callable[..., Any], **given: Any) -> Any:
     return run.model, run.path.name, run.device
 
 
-CALLS: dict[str, list[Call]] = {"training.load_run": [loaded_run]}
-VALUES: dict[str, list[Any]] = {"load_run.which": ["best"], "load_run.model": [3],
-                                "load_run.device": ["cuda"]}
+def read(f: Callable[..., Any], **given: Any) -> Any:
+    """A folder of pictures with one that cannot be read."""
+    folder(Path("own"), 5)
+    Path("own/red/bad.png").write_bytes(b"")
+    try:
+        return f("own", **given).train_images
+    except DataError:
+        Path("own/red/bad.png").unlink()
+        return f("own", **given).train_images, "without it"
+
+
+def dataset(f: Callable[..., Any], **given: Any) -> Any:
+    """A data set's validation part, of which one half is given, or what is said of it."""
+    zeros = [np.zeros((2, 8, 8, 3), np.uint8), np.zeros(2, np.int64)]
+    return f("a", ("b",), np.zeros(3, np.float32), np.ones(3, np.float32), *zeros, *zeros, **given).val_images
+
+
+CALLS: dict[str, list[Call]] = {"training.load_run": [loaded_run], "data.read_folder": [read],
+                                "data.Dataset": [dataset]}
+VALUES: dict[str, list[Any]] = {
+    "read_folder.size": [16], "Dataset.val_images": [IMAGES], "Dataset.val_labels": [np.zeros(2, np.int64)],
+    "export.metadata": [{"a": "b"}],
+    "load_run.which": ["best"], "load_run.model": [3], "load_run.device": ["cuda"]}
