@@ -17,7 +17,8 @@ import numpy as np
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Seed, Size
 
-STREAMS = {"default": 0, "dropout": 1, "permutation": 2, "augment": 3, "split": 4, "synthetic": 5, "sides": 6}
+STREAMS = {"default": 0, "dropout": 1, "permutation": 2, "augment": 3, "split": 4, "synthetic": 5, "sides": 6,
+           "draws": 7}
 
 CHUNK = 1 << 14  # blocks made at a time, so that the words stay in the cache over the ten rounds
 

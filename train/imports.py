@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from alpha.errors import AlphaError, ConfigError, message
+from alpha.training.parts import read_start
 from alpha.training.runs import checkpoint_of
+from train.data import is_folder
 from train.stored import load
 
 
@@ -81,6 +83,30 @@ def settings_of(resume: Any) -> dict[str, Any]:
         once.append("max_steps")
     return {**{name: value for name, value in found.items() if name not in once and value is not None},
             "output": str(place.parent)}
+
+
+def settings_of_start(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the model and the size of pictures of the run that --finetune names, for where they are not given.
+
+    Raises CheckpointError if there is no such run, or it does not say what it is of.
+    """
+    if not isinstance(given.get("finetune"), str):
+        return {}
+    use = read_start(given["finetune"]).use
+    model, shape = use["model"], use["inputs"]["shape"]
+    if model["name"] is None or given.get("model", model["name"]) != model["name"]:
+        there = repr(model["name"]) if model["name"] else "no model that has a name"
+        raise ConfigError(message("finetune", f"{given['finetune']} is of {there}, and --model is "
+                                  f"{given.get('model', 'not given')}", f"leave --model out, or choose {there}"
+                                  if model["name"] else "fine-tune it by fit(model, data, finetune=RUN)"))
+    found = {"model": model["name"], "model_option": [f"{name}={_text(value)}" for name, value in
+                                                      model["options"].items()]}
+    is_square = len(shape) == 3 and shape[0] == shape[1] and is_folder(str(given.get("dataset", "")))
+    return {**found, "image_size": shape[0]} if is_square else found
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
 def imports_of(values: Mapping[str, Any]) -> tuple[str, ...]:

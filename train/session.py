@@ -24,13 +24,17 @@ from alpha.precision import MODES
 from alpha.tensor import Tensor
 from alpha.training import Trainer, accuracy, registries
 from alpha.training.contents import KEY, contents, with_metrics
+from alpha.training.parts import scaled_groups, to_freeze
 from alpha.training.registries import Loss, find_loss
 from alpha.training.saving import BEST, LAST, set_aside
 from train.config import Config, missing_imports
+from train.options import options
 from train.report import ARTIFACTS, Row, write_metrics
 from train.stored import Loaded, environment, progress_of, stored_progress
 from train.stored import load as load_checkpoint
 
+LATER: dict[str, Any] = {"drop_last": False, "image_size": None, "accumulate": 1, "balance": False, "model_option": "",
+                         "freeze": ""}      # what runs had before they could choose
 WEIGHTS, AVERAGE = "weights", "averaged weights"
 
 
@@ -49,12 +53,15 @@ class Session(Trainer):
     def __init__(self, config: Config, num_classes: int, train_images: int, data: Dataset | None = None) -> None:
         alpha.manual_seed(config.seed)
         self.config = config
-        steps = steps_per_epoch(train_images, config.batch_size, config.drop_last)
-        model = models.create(config.model, num_classes).to(config.device)
+        steps = -(-steps_per_epoch(train_images, config.batch_size, config.drop_last) // config.accumulate)
+        model = models.create(config.model, num_classes, **options(config, "model_option")).to(config.device)
+        self.frozen = to_freeze(model, config.freeze)
         self.schedule = make_schedule(config, steps)
         super().__init__(
-            model, make_optimizer(config, model.named_parameters(), self.schedule),
-            find_loss("loss", config.loss, config.label_smoothing), {"accuracy": accuracy}, epochs=config.epochs,
+            model, make_optimizer(config, scaled_groups(model, options(config, "lr_scale"), self.schedule, self.frozen),
+                                  self.schedule),
+            find_loss("loss", config.loss, config.label_smoothing, options(config, "loss_option")),
+            {"accuracy": accuracy}, epochs=config.epochs, accumulate=config.accumulate,
             steps_per_epoch=steps, max_steps=config.max_steps, clip=config.clip,
             ema=optim.ExponentialMovingAverage(model, config.ema) if config.ema else None,
             scaler=optim.LossScaler(config.device) if MODES[config.precision].scales_loss else None)
@@ -79,7 +86,12 @@ class Session(Trainer):
     @property
     def plain_loss(self) -> Loss:
         """The loss without label smoothing, for what is not trained."""
-        return find_loss("loss", self.config.loss)
+        given = options(self.config, "loss_option")
+        return find_loss("loss", self.config.loss, options=given)
+
+    def best(self) -> Row | None:
+        """The row of the best epoch, by --metric; None where there is none yet."""
+        return self.progress.best(self.config.metric, self.config.mode)
 
     @property
     def output(self) -> Path:
@@ -121,7 +133,7 @@ class Session(Trainer):
         self.restore(*found)
         state, place = self.progress, found[1].parent
         if place.resolve() != self.output.resolve():
-            best = find(place, BEST, lambda metadata: reached(metadata, state.best()))
+            best = find(place, BEST, lambda metadata: reached(metadata, self.best()))
             put_aside(self.output)
             if best is not None:
                 checkpoint.save(self.output / BEST, *best[0])
@@ -200,8 +212,11 @@ def identity_of(config: Config) -> dict[str, Any]:
     """
     found = {"model": config.model, "dataset": Path(config.dataset).name, "val_size": config.val_size,
              "seed": config.seed, "batch_size": config.batch_size, "optimizer": config.optimizer, "ema": config.ema,
-             "precision": config.precision, "drop_last": config.drop_last}
-    return found if config.image_size is None else {**found, "image_size": config.image_size}
+             "precision": config.precision}
+    later = {"drop_last": config.drop_last, "image_size": config.image_size, "accumulate": config.accumulate,
+             "balance": config.balance, "model_option": " ".join(config.model_option),
+             "freeze": " ".join(config.freeze)}
+    return {**found, **{name: value for name, value in later.items() if value != LATER[name]}}
 
 
 def check_identity(config: Config, ours: dict[str, Any], metadata: dict[str, Any], where: Path) -> None:
@@ -211,13 +226,14 @@ def check_identity(config: Config, ours: dict[str, Any], metadata: dict[str, Any
         ours: what is looked at, by name.
         metadata: of the checkpoint at `where`.
     """
-    theirs = {"drop_last": False, **metadata["identity"]}
+    theirs = {**LATER, **metadata["identity"]}
+    ours = ours if "seed" not in ours else {**LATER, **ours}
     differ = [name for name, value in ours.items() if theirs.get(name) != value]
     if not differ:
         return
     both = "; ".join(f"{name} is {theirs.get(name)!r} there, {ours[name]!r} here" for name in differ)
-    flags = " ".join(f"--{n.replace('_', '-')} {theirs.get(n)}" if n != "drop_last" else
-                     "--drop-last" if theirs[n] else "--no-drop-last" for n in differ if n in config.to_dict())
+    flags = " ".join(f"--{'' if theirs[n] else 'no-'}{n.replace('_', '-')}" if isinstance(theirs.get(n), bool) else
+                     f"--{n.replace('_', '-')} {theirs.get(n)}" for n in differ if n in config.to_dict())
     flags += missing_imports(metadata["config"], config.imports)
     fix = f"continue it with {flags}" if flags else "point --data-dir at the images of that run"
     raise CheckpointError(message("resume", f"{where} is of another run: {both}",
@@ -297,13 +313,14 @@ def make_schedule(config: Config, per_epoch: int) -> Schedule:
         "schedule", config.schedule, warmup_steps=round(config.warmup * per_epoch), lr=config.lr, total_steps=total,
         steps_per_epoch=per_epoch, epochs=config.epochs, gamma=config.gamma,
         step_size=max(1, round(config.step_size * per_epoch)),
-        milestones=[round(m * total) for m in config.milestones])
+        milestones=[round(m * total) for m in config.milestones], **options(config, "schedule_option"))
 
 
 def make_optimizer(config: Config, named_parameters: Any, lr: Schedule) -> optim.Optimizer:
     """Returns the optimizer that --optimizer names.  Raises ConfigError."""
     return registries.make_optimizer("optimizer", config.optimizer, named_parameters, lr,
-                                     weight_decay=config.weight_decay, momentum=config.momentum)
+                                     weight_decay=config.weight_decay, momentum=config.momentum,
+                                     **options(config, "optimizer_option"))
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

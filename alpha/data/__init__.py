@@ -3,6 +3,7 @@
 import sys
 
 from alpha.data.augment import Augment
+from alpha.data.draws import balanced_weights
 from alpha.data.folder import ImageFolder
 from alpha.data.folder_set import read_folder
 from alpha.data.images import Images, steps_per_epoch
@@ -12,7 +13,7 @@ from alpha.data.sets import Dataset, register_dataset, split
 from alpha.methods import twins
 
 __all__ = ["Augment", "ConcatDataset", "DataLoader", "Dataset", "ImageFolder", "Images", "Subset", "TensorDataset",
-           "random_split", "read_folder", "register_dataset", "split", "steps_per_epoch"]
+           "balanced_weights", "random_split", "read_folder", "register_dataset", "split", "steps_per_epoch"]
 
 
 def __getattr__(name: str) -> object:

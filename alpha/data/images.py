@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
 from alpha.backend import get_backend
 from alpha.data.augment import Augment
+from alpha.data.draws import balanced_weights, bounds_of, drawn
 from alpha.data.sets import Dataset
 from alpha.errors import ConfigError, DataError, message, shown
 from alpha.inputs.arguments import checked
@@ -29,9 +31,11 @@ def steps_per_epoch(count: Size, batch_size: Count, drop_last: bool = False) -> 
     return count // batch_size if drop_last else -(-count // batch_size)
 
 
-def epoch_order(count: int, batch_size: int, seed: int, epoch: int, start_step: int, shuffle: bool, drop_last: bool
-                ) -> list[np.ndarray]:
+def epoch_order(count: int, batch_size: int, seed: int, epoch: int, start_step: int, shuffle: bool, drop_last: bool,
+                bounds: np.ndarray | None = None) -> list[np.ndarray]:
     """Returns the numbers of the items of each batch of an epoch, from `start_step` on.
+
+    bounds: of alpha.data.draws, for items that are drawn with weights; None: each comes once.
 
     Raises DataError if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
     """
@@ -43,7 +47,8 @@ def epoch_order(count: int, batch_size: int, seed: int, epoch: int, start_step: 
         raise DataError(message("batches", f"epoch {epoch}, step {start_step} does not exist: there are {steps} "
                                 "steps", "continue with the batch_size and the data set that the run was started "
                                 "with"))
-    order = permutation(seed, epoch, count) if shuffle else np.arange(count)
+    order = (np.arange(count) if not shuffle else permutation(seed, epoch, count) if bounds is None else
+             drawn(bounds, seed, epoch))
     return [order[step * batch_size : (step + 1) * batch_size] for step in range(start_step, steps)]
 
 
@@ -73,9 +78,14 @@ class Images:
         self.labels, self.device = labels.astype(np.int64, copy=False), device
         self.images, self.mean, self.std = (resident(a, device) for a in (images, data.mean, data.std))
 
+    @cached_property
+    def _bounds(self) -> np.ndarray:
+        return bounds_of("batches", balanced_weights(self.labels), len(self.labels))
+
     @checked
     def batches(self, batch_size: int, *, seed: int = 0, epoch: int = 0, start_step: int = 0,
-                augment: Augment | None = None, shuffle: bool = True, drop_last: bool = False) -> Iterator[Batch]:
+                augment: Augment | None = None, shuffle: bool = True, drop_last: bool = False,
+                balance: bool = False) -> Iterator[Batch]:
         """Yields the batches of one epoch, from `start_step` on.
 
         The order is a function of (seed, epoch), and the augmentation of an image one of (seed, epoch, its index): what
@@ -84,13 +94,18 @@ class Images:
             augment: what happens to the images before they are normalised; None is nothing.
             shuffle: False visits the images in order, for evaluation.
             drop_last: leaves out a last batch that is not full.
+            balance: draws each class equally often, with repetition, as many images as there are.
         Yields:
             normalised images of shape (B, H, W, C), float32, and labels of shape (B,), int64.
         Raises:
             DataError: if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
-            ConfigError: if augment has a mask_fill.
+            ConfigError: if augment has a mask_fill, or balance is without shuffle.
         """
-        parts = epoch_order(len(self.labels), batch_size, seed, epoch, start_step, shuffle, drop_last)
+        if balance and not shuffle:
+            raise ConfigError(message("batches", "balance=True, and shuffle=False: nothing is drawn",
+                                      "leave one of both out"))
+        parts = epoch_order(len(self.labels), batch_size, seed, epoch, start_step, shuffle, drop_last,
+                            self._bounds if balance else None)
         choices = augment or Augment()
         if choices.mask_fill is not None:
             raise ConfigError(message("batches", f"mask_fill={choices.mask_fill}, and there are labels and no masks",

@@ -14,6 +14,7 @@ import numpy as np
 
 from alpha.backend import get_backend
 from alpha.data.augment import Augment
+from alpha.data.draws import bounds_of
 from alpha.data.forms import Forms, is_bytes, is_floats
 from alpha.data.images import epoch_order, resident, steps_per_epoch
 from alpha.data.items import in_dtype_of_batches, is_of_torch, remedy
@@ -49,6 +50,8 @@ class DataLoader:
         augment: of images of 8 bits: "crop=4,flip,cutout=8", an Augment, or None. A crop of images with masks needs
             Augment(crop=4, mask_fill=-100), as it lets pixels from outside into both.
         mean, std: of each channel, a number stands for all; for images of 8 bits in units of 255, 0 to 1.
+        weights: one number for each item: how often it is drawn beside others, with repetition; an epoch has as many
+            items as there are. An item that is drawn twice in an epoch is augmented alike. None: each comes once.
         transform: done to the sample of each item by the workers; it gets an array, and, if it has a parameter `rng`, a
             NumPy generator that depends on (seed, epoch, number of the item).
         workers: threads, or processes, that make batches ahead; 0: none.
@@ -73,9 +76,9 @@ class DataLoader:
     @checked
     def __init__(self, data: Any, batch_size: Count = 32, *, shuffle: bool = False, drop_last: bool = False,
                  seed: Seed = 0, augment: Any = None, mean: Any = 0.0, std: Any = 1.0,
-                 transform: Callable[..., Any] | None = None, workers: Size = 0, processes: bool = False,
-                 prefetch: Count | None = None, device: str = "cpu", resident: bool | None = None,
-                 pin_memory: bool = False) -> None:
+                 weights: Any = None, transform: Callable[..., Any] | None = None, workers: Size = 0,
+                 processes: bool = False, prefetch: Count | None = None, device: str = "cpu",
+                 resident: bool | None = None, pin_memory: bool = False) -> None:
         self.data, self.count = _source(data)
         self.batch_size, self.shuffle, self.drop_last, self.seed, self.device = (batch_size, shuffle, drop_last, seed,
                                                                                 device)
@@ -92,6 +95,9 @@ class DataLoader:
         if prefetch is not None and not workers:
             raise ConfigError(message("DataLoader", f"prefetch={prefetch}, and workers={workers}: nobody works ahead",
                                       "pass workers=4, say, or leave prefetch out"))
+        if weights is not None and not shuffle:
+            raise ConfigError(message("DataLoader", "weights are given, and shuffle=False: nothing is drawn",
+                                      "pass shuffle=True, or leave weights out"))
         if resident and workers:
             raise ConfigError(message("DataLoader", f"workers={workers}, and resident=True: images on the device leave "
                                       "workers nothing to do", "leave one of both out"))
@@ -100,6 +106,7 @@ class DataLoader:
         self.epoch = 0
         self.sample_dtype: str | None = None    # of the samples of a batch, once there was one
         epoch_order(self.count, batch_size, seed, 0, 0, False, drop_last)
+        self._bounds = None if weights is None else bounds_of("DataLoader", weights, self.count)
         self._workers = Workers(Work(self.data, transform, seed), workers, processes, prefetch or 2)
         self._constants: dict[int, tuple[Tensor, Tensor]] = {}  # mean and std, by number of channels
         if isinstance(self.data, tuple) and transform is None:
@@ -133,7 +140,8 @@ class DataLoader:
     @checked
     def batches(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Yields the batches of an epoch from a step on, whatever was yielded before.  Raises DataError."""
-        parts = epoch_order(self.count, self.batch_size, self.seed, epoch, start_step, self.shuffle, self.drop_last)
+        parts = epoch_order(self.count, self.batch_size, self.seed, epoch, start_step, self.shuffle, self.drop_last,
+                            self._bounds)
         if self._images is not None:
             return (self._from_resident(epoch, index) for index in parts)
         made = self._streamed(epoch, parts)

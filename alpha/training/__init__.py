@@ -24,10 +24,11 @@ from alpha.training.registries import (
     register_schedule,
 )
 from alpha.training.runs import Guess, Run, load_run
+from alpha.training.stopping import EarlyStopping
 from alpha.training.trainer import Trainer
 
-__all__ = ["Callback", "ClassFigures", "Guess", "History", "Plateau", "Profile", "Progress", "Run", "TensorBoard",
-           "Trainer", "accuracy", "fit", "load_run", "per_class", "register_dataset", "register_loss",
+__all__ = ["Callback", "ClassFigures", "EarlyStopping", "Guess", "History", "Plateau", "Profile", "Progress", "Run",
+           "TensorBoard", "Trainer", "accuracy", "fit", "load_run", "per_class", "register_dataset", "register_loss",
            "register_model", "register_optimizer", "register_schedule"]
 
 

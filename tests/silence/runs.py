@@ -10,7 +10,7 @@ import numpy as np
 
 import alpha
 import models
-from alpha import training
+from alpha import nn, ops, optim, training
 from alpha.errors import DataError
 from tests.picture_folders import folder
 from tests.silence.ops import Call
@@ -50,9 +50,66 @@ def dataset(f: Callable[..., Any], **given: Any) -> Any:
     return f("a", ("b",), np.zeros(3, np.float32), np.ones(3, np.float32), *zeros, *zeros, **given).val_images
 
 
-CALLS: dict[str, list[Call]] = {"training.load_run": [loaded_run], "data.read_folder": [read],
-                                "data.Dataset": [dataset]}
+def tuned(f: Callable[..., Any], **given: Any) -> Any:
+    """What fit makes of a network of two layers, which may begin with a run of such a one."""
+    alpha.manual_seed(6)
+    start = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32 * 3, 4), nn.Linear(4, 3))
+    training.fit(start, (IMAGES, np.arange(6) % 3), output="start", progress=False)
+    alpha.manual_seed(8)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32 * 3, 4), nn.Linear(4, 3))
+    rows = f(model, (IMAGES, np.arange(6) % 3), epochs=6, lr=1.5, progress=False, **given)
+    return model, len(rows)
+
+
+def ended(f: Callable[..., Any], **given: Any) -> Any:
+    """After how many epochs a run ends whose loss falls by little and whose accuracy falls."""
+    run, values = Stopped(), [0.9, 0.899, 0.898, 0.897, 0.896]
+    for k in range(len(values)):
+        run.progress.history = [{"epoch": j + 1, "val_accuracy": v, "val_loss": v}
+                                for j, v in enumerate(values[:k + 1])]
+        f(2, **{"metric": "val_loss", **given}).on_epoch(run, run.progress.history[-1])
+        if run.why:
+            return k
+    return None
+
+
+class Stopped:
+    """As much of a run as EarlyStopping looks at."""
+
+    def __init__(self) -> None:
+        self.progress, self.why = training.Progress(), ""
+
+    def stop(self, why: str) -> None:
+        self.why = why
+
+
+def shared(f: Callable[..., Any], **given: Any) -> Any:
+    """The gradients that a batch leaves."""
+    alpha.manual_seed(4)
+    model = nn.Linear(3, 2)
+    run = training.Trainer(model, optim.SGD(model.parameters(), lr=0.1), ops.cross_entropy, {}, epochs=1,
+                           steps_per_epoch=1)
+    f(run, ops.ones((2, 3)), alpha.tensor(np.arange(2)), **given)
+    return model
+
+
+def stopped(f: Callable[..., Any], **given: Any) -> Any:
+    model = nn.Linear(3, 2)
+    run = training.Trainer(model, optim.SGD(model.parameters(), lr=0.1), ops.cross_entropy, {}, epochs=1,
+                           steps_per_epoch=1)
+    f(run, **given)
+    return run.why
+
+
+CALLS: dict[str, list[Call]] = {
+    "training.EarlyStopping": [ended], "Trainer.losses": [shared], "Trainer.stop": [stopped],
+    "data.Dataset": [dataset],"training.load_run": [loaded_run], "data.read_folder": [read]}
 VALUES: dict[str, list[Any]] = {
+    "EarlyStopping.metric": ["val_accuracy"], "EarlyStopping.mode": ["max"], "EarlyStopping.min_delta": [0.01],
+    "losses.share": [0.25], "Trainer.losses.share": [0.25], "Trainer.stop.why": ["so"],
+    "DataLoader.weights": [range(10)],
+    "fit.loss_options": [{"label_smoothing": 0.5}], "fit.patience": [1], "fit.freeze": ["1"],
+    "fit.lr_scale": [{"1": 0.5}], "fit.finetune": ["start"],
     "read_folder.size": [16], "Dataset.val_images": [IMAGES], "Dataset.val_labels": [np.zeros(2, np.int64)],
     "export.metadata": [{"a": "b"}],
     "load_run.which": ["best"], "load_run.model": [3], "load_run.device": ["cuda"]}

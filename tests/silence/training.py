@@ -12,6 +12,7 @@ import alpha
 from alpha import checkpoint, data, nn, ops, optim, training
 from alpha.errors import AlphaError
 from tests.silence.ops import Call
+from tests.silence.runs import tuned
 
 IMAGES = np.random.default_rng(5).integers(0, 256, (10, 8, 8, 3)).astype(np.uint8)
 LABELS = np.arange(10) % 3
@@ -58,7 +59,8 @@ def trained(f: Callable[..., Any], **given: Any) -> Any:
     model = small()
     scaler = given.pop("scaler", None)
     ema = given.pop("ema", None)
-    run = f(model, optim.SGD(model.parameters(), lr=0.1), ops.cross_entropy, {}, epochs=2, steps_per_epoch=3,
+    steps = -(-3 // given.get("accumulate", 1))
+    run = f(model, optim.SGD(model.parameters(), lr=0.1), ops.cross_entropy, {}, epochs=2, steps_per_epoch=steps,
             **given, **({"ema": optim.ExponentialMovingAverage(model, ema)} if ema else {}),
             **({"scaler": optim.LossScaler()} if scaler else {}))
     made = data.DataLoader((IMAGES, LABELS), 4)
@@ -221,7 +223,7 @@ CALLS: dict[str, list[Call]] = {
     "DataLoader.batches": [lambda f, **given: list(f(data.DataLoader((IMAGES, LABELS), 4), 0, **given))],
     "training.fit": [fitted, lambda f, **given: fitted(f, optimizer="adam", **given),
                      lambda f, **given: fitted(f, val_data=(IMAGES, LABELS), **given), kept,
-                     lambda f, **given: kept(f, metric="train_loss", **given)],
+                     lambda f, **given: kept(f, metric="train_loss", **given), tuned],
     "training.Trainer": [trained],
     "data.ImageFolder": [folder], "data.register_dataset": [registered], "training.register_optimizer": [registered],
     "training.TensorBoard": [tensorboard], "Trainer.evaluate": [evaluated],
