@@ -17,6 +17,7 @@ from alpha.training.classes import ClassFigures, per_class
 from alpha.training.fit import fit
 from alpha.training.history import History, Progress
 from alpha.training.metrics import accuracy
+from alpha.training.rate_range import Rates, find_lr
 from alpha.training.registries import (
     register_loss,
     register_model,
@@ -27,9 +28,9 @@ from alpha.training.runs import Guess, Run, load_run
 from alpha.training.stopping import EarlyStopping
 from alpha.training.trainer import Trainer
 
-__all__ = ["Callback", "ClassFigures", "EarlyStopping", "Guess", "History", "Plateau", "Profile", "Progress", "Run",
-           "TensorBoard", "Trainer", "accuracy", "fit", "load_run", "per_class", "register_dataset", "register_loss",
-           "register_model", "register_optimizer", "register_schedule"]
+__all__ = ["Callback", "ClassFigures", "EarlyStopping", "Guess", "History", "Plateau", "Profile", "Progress", "Rates",
+           "Run", "TensorBoard", "Trainer", "accuracy", "find_lr", "fit", "load_run", "per_class", "register_dataset",
+           "register_loss", "register_model", "register_optimizer", "register_schedule"]
 
 
 def __getattr__(name: str) -> object:

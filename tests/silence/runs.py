@@ -101,14 +101,24 @@ def stopped(f: Callable[..., Any], **given: Any) -> Any:
     return run.why
 
 
+def tried(f: Callable[..., Any], **given: Any) -> Any:
+    alpha.manual_seed(4)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32 * 3, 3))
+    found = f(model, (IMAGES, np.arange(6) % 3), **{"steps": 5, "high": 0.1, **given})
+    return found.lrs, found.losses
+
+
 CALLS: dict[str, list[Call]] = {
+    "training.find_lr": [tried],
     "training.EarlyStopping": [ended], "Trainer.losses": [shared], "Trainer.stop": [stopped],
     "data.Dataset": [dataset],"training.load_run": [loaded_run], "data.read_folder": [read]}
 VALUES: dict[str, list[Any]] = {
     "EarlyStopping.metric": ["val_accuracy"], "EarlyStopping.mode": ["max"], "EarlyStopping.min_delta": [0.01],
     "losses.share": [0.25], "Trainer.losses.share": [0.25], "Trainer.stop.why": ["so"],
     "DataLoader.weights": [range(10)],
-    "fit.loss_options": [{"label_smoothing": 0.5}], "fit.patience": [1], "fit.freeze": ["1"],
+    "find_lr.optimizer": ["adam"], "find_lr.loss": [ops.mse_loss, lambda y, t: ops.cross_entropy(y * 2, t)],
+    "find_lr.low": [1e-5], "find_lr.high": [0.2], "find_lr.steps": [4], "find_lr.precision": ["fp16"],
+    "find_lr.batch_size": [2], "fit.loss_options": [{"label_smoothing": 0.5}], "fit.patience": [1], "fit.freeze": ["1"],
     "fit.lr_scale": [{"1": 0.5}], "fit.finetune": ["start"],
     "read_folder.size": [16], "Dataset.val_images": [IMAGES], "Dataset.val_labels": [np.zeros(2, np.int64)],
     "export.metadata": [{"a": "b"}],
