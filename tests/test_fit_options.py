@@ -181,6 +181,43 @@ def test_fit_stops_early_and_says_so(capsys: pytest.CaptureFixture, tmp_path: Pa
         EarlyStopping(1, "val_x")
 
 
+# ---- metrics of a whole epoch ----------------------------------------------------------------------------------------
+
+
+def test_a_metric_of_all_samples_is_no_mean_of_batches(tmp_path: Path) -> None:
+    def macro_f1(outputs: np.ndarray, targets: np.ndarray) -> float:
+        assert outputs.shape == (16, 4) and targets.shape == (16,)
+        return float(np.mean([f.f1 for f in alpha.training.per_class(outputs.argmax(1), targets, "abcd")]))
+
+    metrics = {"accuracy": alpha.training.accuracy, "f1": alpha.training.over_epoch(macro_f1)}
+    model = net()
+    history = fit(model, TRAIN, VAL, epochs=3, lr=0.02, batch_size=7, metrics=metrics, ema=0.5, metric="val_f1",
+                  mode="max", output=tmp_path, progress=False)
+    x = alpha.tensor(VAL[0].astype(np.float32) / 255)
+    with alpha.no_grad():
+        assert history["val_f1"][-1] == pytest.approx(macro_f1(model(x).numpy(), VAL[1]), abs=1e-6)
+        with history.ema.applied():
+            assert history["ema_val_f1"][-1] == pytest.approx(macro_f1(model(x).numpy(), VAL[1]), abs=1e-6)
+    assert history["train_f1"] == [None] * 3 and history["train_accuracy"][-1] is not None
+    best = load_run(tmp_path, "best", model=net()).metrics["val_f1"]
+    assert best == max(history["val_f1"])
+
+
+def test_metrics_of_all_samples_are_looked_at() -> None:
+    one = alpha.training.over_epoch(lambda outputs, targets: 1.0)
+    for given, said in (({"val_data": None}, "the metric 'f1' is of all samples of a validation"),
+                        ({"metric": "train_f1", "mode": "max", "patience": 1}, "there is no column 'train_f1'")):
+        with refused(ConfigError, said):
+            fit(net(), TRAIN, **{"val_data": VAL, "metrics": {"f1": one}, **given})
+    with refused(ConfigError, "returned", "a number is needed"):
+        fit(net(), TRAIN, VAL, metrics={"f1": alpha.training.over_epoch(lambda outputs, targets: outputs)},
+            progress=False)
+    with refused(ConfigError, "does not take (outputs, targets)"):
+        alpha.training.over_epoch(lambda outputs: 1.0)
+    with refused(ConfigError, "is no function"):
+        alpha.training.over_epoch(3)    # type: ignore[arg-type]
+
+
 # ---- parts of a model ------------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from alpha.precision import precision as in_precision
 from alpha.training import settings as of_settings
 from alpha.training.callback import Callback, Lines, as_callbacks
 from alpha.training.history import History, columns_of, mode_of
-from alpha.training.metrics import Metric, accuracy, named
+from alpha.training.metrics import Metric, OverEpoch, accuracy, named
 from alpha.training.options import documented
 from alpha.training.parts import frozen_parts, read_start, start_from, to_freeze
 from alpha.training.registries import find_loss
@@ -96,7 +96,12 @@ def _fitted(given: SimpleNamespace) -> History:
                                     parameters_of(fit), given.lr_scale, frozen)
     numbers, measures = given.precision or config.precision, _metrics(given.metrics, given.loss)
     loss = find_loss("fit", given.loss, options=given.loss_options)
-    _check_best(given, columns_of(measures, val_data is not None, bool(given.ema)))
+    columns = columns_of(measures, val_data is not None, bool(given.ema))
+    whole = [name for name, metric in measures.items() if isinstance(metric, OverEpoch)]
+    _check_best(given, [name for name in columns if name.removeprefix("train_") not in whole])
+    if whole and val_data is None:
+        raise ConfigError(message("fit", f"the metric {whole[0]!r} is of all samples of a validation, and val_data is "
+                                  "None", "pass val_data, or leave it out"))
     if given.patience:
         column = "train_loss" if val_data is None and given.metric is None else given.metric
         watchers = [EarlyStopping(given.patience, column, given.mode), *watchers]

@@ -28,7 +28,7 @@ from alpha.tensor import Tensor, tensor
 from alpha.training.callback import Callback, check_callbacks
 from alpha.training.effects import FirstSteps, check_parameters
 from alpha.training.history import AVERAGED, History, Progress, Row
-from alpha.training.metrics import Metric, prepared, total
+from alpha.training.metrics import Metric, OverEpoch, prepared, total
 from alpha.training.registries import Loss
 from alpha.training.steps import Batch, Readings, ended, mean_of, pairs, progress_bar
 
@@ -42,7 +42,7 @@ class Trainer:
         model: computes the outputs of a batch.
         optimizer: updates its parameters.
         loss: (outputs, targets) -> Tensor of shape (), the mean over the batch.
-        metrics: by name; see alpha.training.metrics.
+        metrics: by name; see alpha.training.metrics. Those of `over_epoch` are of the validation alone.
         epochs, steps_per_epoch, max_steps: how long the run is.
         clip: largest norm of the whole gradient; 0 is off.
         ema: average of the weights, which is validated beside them.
@@ -58,7 +58,9 @@ class Trainer:
                  epochs: int, steps_per_epoch: int, max_steps: int | None = None, clip: float = 0.0,
                  ema: optim.ExponentialMovingAverage | None = None, scaler: optim.LossScaler | None = None,
                  accumulate: Count = 1) -> None:
-        self.model, self.optimizer, self.loss, self.metrics = model, optimizer, loss, dict(metrics)
+        self.model, self.optimizer, self.loss = model, optimizer, loss
+        self.metrics = {name: metric for name, metric in metrics.items() if not isinstance(metric, OverEpoch)}
+        self.whole: dict[str, Any] = {name: metric for name, metric in metrics.items() if isinstance(metric, OverEpoch)}
         self.epochs, self.steps_per_epoch, self.max_steps = epochs, steps_per_epoch, max_steps
         if accumulate < 1:
             raise ConfigError(message("Trainer", f"accumulate={accumulate}, it counts the batches of a step",
@@ -300,6 +302,7 @@ class Trainer:
         `with run.averaged():` around it measures the moving average.
         """
         sums, count = dict.fromkeys(("loss", *self.metrics), 0.0), 0
+        kept: tuple[list[Any], list[Any]] = ([], [])    # outputs and targets of all samples
         with evaluating(self.model), no_grad():
             for x, y in pairs(batches):
                 outputs, n = self.model(x), y.shape[0]
@@ -307,7 +310,11 @@ class Trainer:
                 for name, metric in self.metrics.items():
                     sums[name] += total(metric, prepared(metric, outputs, y).numpy(), y.numpy(), n)
                 count += n
-        return {name: value / max(count, 1) for name, value in sums.items()}
+                for parts, t in zip(kept if self.whole else (), (outputs, y)):
+                    parts.append(t.numpy())
+        over = [np.concatenate(parts) for parts in kept if parts]
+        return {**{name: value / max(count, 1) for name, value in sums.items()},
+                **{name: metric(*over) if over else math.nan for name, metric in self.whole.items()}}
 
     def check_weights(self) -> None:
         """Raises AnomalyError if a weight, a running statistic or an average of them is not finite.
@@ -328,10 +335,12 @@ class Trainer:
         state = self.progress
         means = {"loss": state.loss_sum, **{name: state.sums.get(name, 0.0) for name in self.metrics}}
         lr = self.optimizer.param_groups[0]["lr"]
+        names = (*means, *self.whole)
         return {"epoch": state.epoch + 1, "step": state.step,
                 **{f"train_{name}": round(value / max(state.images, 1), 6) for name, value in means.items()},
-                **{f"val_{name}": val and round(val[name], 6) for name in means},
-                **{f"{AVERAGED}val_{name}": averaged and round(averaged[name], 6) for name in means if self.ema},
+                **{f"train_{name}": None for name in self.whole},
+                **{f"val_{name}": val and round(val[name], 6) for name in names},
+                **{f"{AVERAGED}val_{name}": averaged and round(averaged[name], 6) for name in names if self.ema},
                 "lr": lr(max(state.step - 1, 0)) if callable(lr) else lr, "seconds": round(state.seconds, 3),
                 "images_per_second": round(state.images / max(state.seconds, 1e-9), 1),
                 "peak_memory_mib": round(peak_nbytes / MIB, 1), "loss_scale": self.scaler and self.scaler.value,
