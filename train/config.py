@@ -85,8 +85,8 @@ class Config:
     imports: tuple[str, ...] = setting((), "a file, my_file.py, or module that registers models, data sets, "
                                        "optimizers, schedules or losses of your own; may be given several times")
     model: str = setting("lenet5", "network to train; --list-models shows all")
-    model_option: tuple[str, ...] = setting((), "an option of the model, stem=imagenet say; alpha summary MODEL "
-                                            "shows what it takes")
+    model_option: tuple[str, ...] = setting((), "an option of the model, stem=imagenet say; a wrong name is "
+                                            "answered with those that it takes")
     finetune: str | None = shared("finetune", kind=str)
     freeze: tuple[str, ...] = shared("freeze")
     dataset: str = setting("digits", "images to learn: a name, or a folder of pictures with one folder per class, or "
