@@ -88,6 +88,6 @@ sys.meta_path.append(twins.Imports())   # type: ignore[arg-type]
 
 
 def __getattr__(name: str) -> object:
-    if name in ("cuda", "data", "dist", "func", "linalg", "onnx", "testing", "training"):   # imported when asked for
+    if name in ("cuda", "data", "dist", "func", "linalg", "models", "onnx", "testing", "training"):     # when asked for
         return import_module(f"alpha.{name}")
     raise twins.missing("alpha", name, {**twins.TENSOR, **twins.TOP}, sys.modules[__name__])

@@ -5,11 +5,15 @@
     alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
     alpha summary resnet18                layers of a model; alpha summary --help
     alpha train ...                       trains an image classifier; alpha train --help
+    alpha train --resume RUN              continues a run; RUN is its folder
+    alpha predict RUN picture.png ...     what a trained model takes pictures for
+    alpha evaluate RUN [--dataset ...]    how well it does, class by class
+    alpha export RUN out.onnx             the model for other programs
     alpha compare my_models.py:Net --input 3,32,32    any PyTorch model in alpha: agreement, time, memory, a report
     alpha compare --models resnet18 ...   the benchmark of shipped networks, in a clone of the repository
     alpha --version                       the version of alpha
 
-alpha COMMAND --help tells more: of doctor, build-kernels, summary, train and compare.
+alpha COMMAND --help tells more of each.
 
 The command `alpha` works in any folder; `python -m train` finds a train.py in the user's folder first.
 """
@@ -31,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return attempt("alpha", lambda: _command(args))
 
 
-COMMANDS = ("doctor", "build-kernels", "summary", "train", "compare")
+OF_RUNS = ("predict", "evaluate", "export")     # modules of alpha.programs
+COMMANDS = ("doctor", "build-kernels", "summary", "train", *OF_RUNS, "compare")
 
 
 def _command(args: list[str]) -> int:
@@ -50,11 +55,13 @@ def _command(args: list[str]) -> int:
         raise ConfigError(message("alpha", what, f"did you mean alpha {close[0]}?" if close else
                                   f"the commands are {', '.join(COMMANDS)}; alpha COMMAND --help tells more"))
     if name == "train":
-        import_companions("models", "train")
+        import_companions("train")
         return int(importlib.import_module("train.program").main(rest))
     if name == "summary":
-        import_companions("models", "train")
+        import_companions("train")
         return int(importlib.import_module("train.summary").main(rest))
+    if name in OF_RUNS:
+        return int(importlib.import_module(f"alpha.programs.{name}").main(rest))
     if name == "compare":
         return _compare(rest)
     from alpha import doctor
@@ -72,7 +79,7 @@ def _compare(args: list[str]) -> int:
         loud()
         return int(compare.main(args))
     try:
-        import_companions("models", "train", "tests", "benchmarks")
+        import_companions("train", "tests", "benchmarks")
         compare = importlib.import_module("benchmarks.compare")
     except ImportError as error:
         if (error.name or "").partition(".")[0] in ("benchmarks", "tests"):

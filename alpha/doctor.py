@@ -149,7 +149,7 @@ def architecture(text: str) -> str:
 def training(model: str, precision: str | None, batch_size: int | None, imports: Sequence[str] = ()
              ) -> Callable[[], None]:
     """Returns a function that trains a network for a step, as the training program would.  Raises ConfigError."""
-    import_companions("models", "train")    # the user's folder may have a train.py of its own
+    import_companions("train")    # the user's folder may have a train.py of its own
     from train.ahead import steps
     from train.config import Config
     from train.imports import import_all

@@ -21,7 +21,7 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Seed, Size
 
 STREAMS = {"default": 0, "dropout": 1, "permutation": 2, "augment": 3, "split": 4, "synthetic": 5, "sides": 6,
-           "steps": 7}
+           "steps": 7, "draws": 8}
 
 CHUNK = 1 << 14  # blocks made at a time, so that the words stay in the cache over the ten rounds
 

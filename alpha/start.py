@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import NoReturn
 
 STATUSES = "Exit status: 0 done, 1 failed, 2 bad flags, settings or data, 130 ended by SIGINT, 143 ended by SIGTERM."
@@ -100,15 +100,20 @@ def import_companions(*names: str) -> None:
     root = Path(__file__).parent.parent
     for name in names:
         found = sys.modules.get(name)
-        if found is not None and Path(getattr(found, "__file__", None) or "/").parent == root / name:
-            continue
-        path = root / name / "__init__.py"
-        spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(path.parent)])
-        if spec is None or spec.loader is None or not path.is_file():
-            raise ImportError(f"there is no {path}", name=name)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
+        if found is None or Path(getattr(found, "__file__", None) or "/").parent != root / name:
+            companion(name, name)
+
+
+def companion(folder: str, name: str) -> ModuleType:
+    """Imports the package in a folder beside alpha under a name, and returns it.  Raises ImportError."""
+    path = Path(__file__).parent.parent / folder / "__init__.py"
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(path.parent)])
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ImportError(f"there is no {path}", name=folder)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 class Parser(argparse.ArgumentParser):

@@ -69,6 +69,7 @@ def create(name: str, num_classes: int = 10, **options: Any) -> Module:
     if not isinstance(model, Module):
         raise ConfigError(message("models.create", f"{name} returned {shown(model)}, a Module is needed",
                                   "return what was made: return nn.Sequential(...)"))
+    vars(model)["_made_as"] = (name, num_classes, options)  # a checkpoint says so: alpha.training.contents
     return model
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from alpha import Tensor, nn
 from alpha.core.graph import no_grad
-from models import register_model
+
+from . import register_model
 
 SCALE = 1 / 9   # of what the linear layer reads
 EPSILON = 5e-4  # added to the variance of each component of patches

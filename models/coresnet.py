@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from alpha import nn, ops
-from models import check_option, register_model
-from models.resnet import BasicBlock, Bottleneck, ResNet
+
+from . import check_option, register_model
+from .resnet import BasicBlock, Bottleneck, ResNet
 
 LEVELS = (4, 3, 2, 1)
 

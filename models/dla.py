@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from alpha import Tensor, nn, ops
-from models import register_model
-from models.resnet import BasicBlock, projection
+
+from . import register_model
+from .resnet import BasicBlock, projection
 
 
 def block(in_channels: int, channels: int, stride: int) -> BasicBlock:

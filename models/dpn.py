@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from alpha import Tensor, nn, ops
-from models import register_model
+
+from . import register_model
 
 INNER, RESIDUAL, GROUPS = (96, 192, 384, 768), (256, 512, 1024, 2048), 32
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from alpha import Tensor, nn, ops
-from models import STEMS, check_option, register_model
+
+from . import STEMS, check_option, register_model
 
 # expand, kernel, stride, channels, blocks
 STAGES = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from alpha import Tensor, nn, ops
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Positive
-from models import register_model
+
+from . import register_model
 
 BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
 

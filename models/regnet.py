@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from alpha import Tensor, nn, ops
-from models import STEMS, check_option, register_model
+
+from . import STEMS, check_option, register_model
 
 
 def unit(in_channels: int, channels: int, kernel_size: int, stride: int = 1, groups: int = 1,

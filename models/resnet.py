@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from alpha import Tensor, nn, ops
-from models import STEMS, check_option, register_model
+
+from . import STEMS, check_option, register_model
 
 
 def conv3x3(in_channels: int, channels: int, stride: int, levels: int | None, groups: int = 1) -> nn.Module:

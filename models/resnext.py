@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from alpha import Tensor, nn, ops
-from models import register_model
-from models.resnet import Bottleneck, ResNet, projection
+
+from . import register_model
+from .resnet import Bottleneck, ResNet, projection
 
 
 class EightGroups(Bottleneck):

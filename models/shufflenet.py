@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from alpha import Tensor, nn, ops
-from models import STEMS, check_option, register_model
+
+from . import STEMS, check_option, register_model
 
 
 class ShuffleBlock(nn.Module):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from alpha import Tensor, nn, ops
-from models import register_model
+
+from . import register_model
 
 
 def double_conv(in_channels: int, channels: int) -> nn.Sequential:

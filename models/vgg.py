@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 from alpha import Tensor, nn, ops
-from models import STEMS, check_option, register_model
+
+from . import STEMS, check_option, register_model
 
 # Convolutions per stage; each stage ends with a 2x2 max pool. Channels per stage are the same for all.
 STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}

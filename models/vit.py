@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from alpha import Tensor, nn, ops
 from alpha.errors import ConfigError, message
-from models import register_model
+
+from . import register_model
 
 EPS = 1e-6
 

@@ -27,8 +27,8 @@ def test_pages_are_found():
     assert [path.name for path in PAGES] == [
         "README.md", "add_a_layer.md", "add_a_model.md", "add_an_optimizer.md", "algorithms.md", "augmentation.md",
         "contextual.md", "data_sets.md", "distributed.md", "eager_loop.md", "env_vars.md", "from_pytorch.md",
-        "in_place.md", "inference.md", "memory.md", "numerics.md", "onnx.md", "see_what_happens.md",
-        "train_your_own.md"]
+        "in_place.md", "inference.md", "memory.md", "numerics.md", "onnx.md", "runs.md",
+        "see_what_happens.md", "train_your_own.md"]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -253,12 +253,12 @@ def test_without_an_intact_checkpoint_there_is_an_error_and_without_any_a_new_ru
 
 @pytest.mark.parametrize("changes, both", [
     ({"model": "lenet5"}, "model is 'tinynet' there, 'lenet5' here"),
-    ({"dataset": "synthetic"}, "num_classes is 4 there, 10 here"),
+    ({"dataset": "synthetic"}, "dataset is 'tiny' there, 'synthetic' here"),
     ({"optimizer": "adam"}, "optimizer is 'sgd' there, 'adam' here"),
     ({"seed": 1}, "seed is 0 there, 1 here"),
     ({"batch_size": 8}, "batch_size is 16 there, 8 here"),
     ({"ema": 0.5}, "ema is 0.0 there, 0.5 here"),
-    ({"val_size": 16}, "train_images is 80 there, 72 here"),
+    ({"val_size": 16}, "val_size is 8.0 there, 16.0 here"),
 ])
 def test_resume_from_another_run_names_both(changes: dict[str, Any], both: str, tmp_path: Path,
                                             capsys: pytest.CaptureFixture) -> None:

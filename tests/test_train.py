@@ -93,7 +93,7 @@ def test_train_loss_and_accuracy_are_those_of_the_steps(tmp_path: Path, monkeypa
         seen.append((loss.item(), predictions.numpy(), y.numpy()))
         return loss, predictions
     monkeypatch.setattr(Session, "step", train_step)
-    monkeypatch.setattr(alpha.training.trainer, "READ_AFTER", 2)
+    monkeypatch.setattr(alpha.training.steps, "READ_AFTER", 2)
     assert main(flags(tmp_path, epochs=1, batch_size=24)) == 0  # batches of 24, 24, 24, 8
     assert [len(y) for _, _, y in seen] == [24, 24, 24, 8]
     line = rows(tmp_path)[0]

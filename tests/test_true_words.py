@@ -72,7 +72,7 @@ def test_a_name_of_another_room_is_told_with_the_room(place: str) -> None:
 
 
 @pytest.mark.parametrize(("room", "name", "said"), [
-    ("alpha", "memory_summary", "alpha.cuda.memory_summary"), ("alpha", "models", "import models; models.create"),
+    ("alpha", "memory_summary", "alpha.cuda.memory_summary"),
     ("alpha", "Adam", "alpha.optim.Adam"), ("alpha", "DataLoader", "alpha.data.DataLoader"),
     ("alpha", "lr_scheduler", "alpha.optim.schedule"), ("alpha", "resnet18", 'models.create("resnet18")'),
     ("alpha", "load_state_dict", "model.load_state_dict"), ("alpha", "max_memory_allocated", "memory_summary"),

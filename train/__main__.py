@@ -33,7 +33,7 @@ def process(module: str = "train.program") -> int:
             print(error, file=sys.stderr)
         return 2
     start.quiet()
-    start.import_companions("models", "train")
+    start.import_companions("train")
     return start.run(importlib.import_module(module).main)
 
 

@@ -13,14 +13,13 @@ import dataclasses
 import json
 import math
 import re
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import models
 from alpha import config as settings
+from alpha import models
 from alpha.core.inputs.registry import did_you_mean
 from alpha.core.precision import MODES
 from alpha.data import Augment
@@ -29,10 +28,13 @@ from alpha.data.augmentations import AUGMENTATIONS
 from alpha.errors import ConfigError, message
 from alpha.ops.algorithms.names import CONV_NAMES
 from alpha.start import STATUSES, Parser
+from alpha.training.options import OPTIONS
 from alpha.training.registries import LOSSES, OPTIMIZERS, SCHEDULES
-from train.data import DATASETS
-from train.imports import import_all, imports_of
+from train.data import DATASETS, SIZE, entry_of, is_folder
+from train.imports import import_all, imports_of, settings_of, settings_of_start
 from train.moot import VIEWS, refuse_without_effect
+from train.options import check_options
+from train.toml import read_toml, shown_value
 
 PRECISIONS = tuple(MODES)
 RECIPES = Path(__file__).parent / "recipes"
@@ -59,14 +61,17 @@ class Interval:
 Allowed = Interval | Collection[str] | None
 MOST_EPOCHS, MOST_STEPS = 100_000, 10**12
 LARGE = 1e30  # of a learning rate, a decay or a norm: float32 ends at 3.4e38
-MAX_TOML = 1 << 16  # bytes of a file with settings; all of them fit into 1,000
 MAX_NAME, MAX_LIST = 4096, 1000  # characters of a text, numbers of a list
-SHOWN = 80  # characters of a refused value
 
 
 def setting(default: Any, help: str, allowed: Allowed = None, kind: type | None = None) -> Any:
     """Declares a field: `kind` is its type where that is not the default's, `allowed` the values it may have."""
     return field(default=default, metadata={"help": help, "allowed": allowed, "kind": kind or type(default)})
+
+
+def shared(name: str, allowed: Allowed = None, kind: type | None = None) -> Any:
+    """Declares a field that fit has too."""
+    return setting(OPTIONS[name].default, OPTIONS[name].help, allowed, kind)
 
 
 @dataclass(frozen=True)
@@ -81,10 +86,18 @@ class Config:
     imports: tuple[str, ...] = setting((), "a file, my_file.py, or module that registers models, data sets, "
                                        "optimizers, schedules or losses of your own; may be given several times")
     model: str = setting("lenet5", "network to train; --list-models shows all")
-    dataset: str = setting("digits", "images to learn", DATASETS)
+    model_option: tuple[str, ...] = setting((), "an option of the model, stem=imagenet say; a wrong name is "
+                                            "answered with those that it takes")
+    finetune: str | None = shared("finetune", kind=str)
+    freeze: tuple[str, ...] = shared("freeze")
+    dataset: str = setting("digits", "images to learn: a name, or a folder of pictures with one folder per class, or "
+                           "with train/ and val/ or test/ of such", DATASETS)
     data_dir: str | None = setting(None, "CIFAR archive (.tar.gz), its extracted folder, or a folder with either; "
                                   "what a data set of your own reads",
                                    kind=str)
+    image_size: int | None = setting(None, "height and width to which the pictures of a folder are scaled and cut "
+                                     f"(default: {SIZE[0]})", Interval(8, 4096, "[]"), int)
+    skip_bad: bool = setting(False, "leave pictures of a folder out that cannot be read; else they are refused")
     output: str = setting("runs/lenet5-digits", "folder for config, metrics, plots and checkpoints "
                           "(default: runs/MODEL-DATASET)")
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto is the first GPU, or the CPU")
@@ -94,15 +107,18 @@ class Config:
                              "ALPHA_CONV_ALGORITHM, or auto)", CONV_NAMES)
     recompute: str = setting("auto", "which results backward makes again instead of keeping them; docs/memory.md "
                              "(default: ALPHA_RECOMPUTE, or auto)", RECOMPUTE)
-    epochs: int = setting(20, "passes over the training images", Interval(1, MOST_EPOCHS, "[]"))
-    max_steps: int | None = setting(None, "stop after this many steps in all, if epochs has not ended before",
-                                    Interval(1, MOST_STEPS, "[]"), int)
+    epochs: int = setting(20, OPTIONS["epochs"].help, Interval(1, MOST_EPOCHS, "[]"))
+    max_steps: int | None = shared("max_steps", Interval(1, MOST_STEPS, "[]"), int)
     batch_size: int = setting(32, "images per step", Interval(1, 1 << 20, "[]"))
+    accumulate: int = shared("accumulate", Interval(1, 1 << 20, "[]"))
+    balance: bool = shared("balance")
     drop_last: bool = setting(False, "leave out the last batch of an epoch where it is not full")
     optimizer: str = setting("sgd", "update rule", OPTIMIZERS)
     lr: float = setting(OPTIMIZERS["sgd"].lr, "largest learning rate (default: by optimizer, "
                         + ", ".join(f"{name} {entry.lr:g}" for name, entry in OPTIMIZERS.items()) + ")",
                         Interval(0, LARGE, "(]"))
+    lr_scale: tuple[str, ...] = shared("lr_scale")
+    optimizer_option: tuple[str, ...] = setting((), "an option of the optimizer, nesterov=true or betas=0.9,0.95 say")
     momentum: float = setting(0.9, "momentum of sgd, rmsprop and others that take it", Interval(0, 1))
     weight_decay: float = setting(5e-4, "pull of the weights towards 0", Interval(0, LARGE, "[]"))
     schedule: str = setting("cosine", "course of the learning rate", SCHEDULES)
@@ -113,7 +129,9 @@ class Config:
                                Interval(0, MOST_EPOCHS, "(]"))
     milestones: tuple[float, ...] = setting((0.5, 0.75), "shares of the training after which the multistep schedule "
                                             "steps, such as 0.5,0.75", Interval(0, 1, "()"))
+    schedule_option: tuple[str, ...] = setting((), "an option of a schedule of your own")
     loss: str = setting("cross_entropy", "what is made small", LOSSES)
+    loss_option: tuple[str, ...] = setting((), "an option of a loss of your own")
     label_smoothing: float = setting(0.0, "probability spread evenly over all classes", Interval(0, 1))
     augment: str = setting(DATASETS["digits"].augment, "none, or some of "
                            + ",".join((*DEFAULT_SIZES, *AUGMENTATIONS)) + ", with settings as in crop=4 or "
@@ -122,9 +140,11 @@ class Config:
     tta: str = setting("none", "what the final test averages the outputs of: none, the images; mirror; shift, by a "
                        "pixel to two sides; mirror_shift; or --tta-views draws of augmentations, named as by --augment")
     tta_views: int = setting(8, "draws of the augmentations that --tta names", Interval(2, 1000, "[]"))
-    ema: float = setting(0.0, "decay of the moving average of the weights, which is validated beside them and tested "
-                         "at the end; 0 = off", Interval(0, 1))
-    clip: float = setting(0.0, "largest norm of the whole gradient; 0 = off", Interval(0, LARGE, "[]"))
+    ema: float = shared("ema", Interval(0, 1))
+    clip: float = shared("clip", Interval(0, LARGE, "[]"))
+    metric: str | None = shared("metric", kind=str)
+    mode: str | None = shared("mode", ("max", "min"), str)
+    patience: int = shared("patience", Interval(0, MOST_EPOCHS, "[]"))
     val_size: float = setting(0.1, "validation images held out of training: a share below 1, or a number",
                               Interval(0, 1 << 31))
     seed: int = setting(0, "of weights, order and augmentation; run k of --runs uses seed + k", Interval(0, 1 << 63))
@@ -162,6 +182,7 @@ class Config:
             _refuse("val_size", self.val_size, "a share below 1 or a whole number", "write --val-size 0.1, or 5000")
         if list(self.milestones) != sorted(set(self.milestones)):
             _refuse("milestones", self.milestones, "rising numbers", "sort them: --milestones 0.5,0.75")
+        check_options(self)
         if self.evaluate and self.resume is None:
             _refuse("evaluate", True, "a run with --resume", "name the checkpoint: --evaluate --resume PATH")
         if self.runs > 1 and self.resume not in (None, "auto"):
@@ -174,7 +195,7 @@ class Config:
     def to_toml(self) -> str:
         """Returns a file that --config reads back as this very Config; imports are left out if there are none."""
         return "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.to_dict().items()
-                       if value is not None and (value or name != "imports"))
+                       if value is not None and (value or name not in TEXTS))
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Config:
@@ -186,34 +207,28 @@ class Config:
         names = [f.name for f in dataclasses.fields(Config)]
         for key in values:
             if key not in names:
-                raise ConfigError(message("config", f"there is no setting {_shown(key)}{did_you_mean(key, names)}",
+                raise ConfigError(message("config", f"there is no setting {shown_value(key)}{did_you_mean(key, names)}",
                                           "remove it, or correct its name; python -m train --help lists all"))
         values = {f.name: _checked(f, values[f.name]) for f in dataclasses.fields(Config) if f.name in values}
         full = {"model": Config.model, "dataset": Config.dataset, **values}
         full.setdefault("lr", OPTIMIZERS[full.get("optimizer", Config.optimizer)].lr)
-        full.setdefault("augment", DATASETS[full["dataset"]].augment)
+        full.setdefault("augment", entry_of(full["dataset"]).augment)
+        if is_folder(full["dataset"]):
+            full.setdefault("image_size", SIZE[0])
         if full.get("schedule") == "exponential":
             full.setdefault("gamma", 0.95)
         full.setdefault("precision", settings.precision)
         full.setdefault("algorithm", settings.conv_algorithm)
         full.setdefault("recompute", settings.recompute)
-        full.setdefault("output", f"runs/{full['model']}-{full['dataset']}")
+        full.setdefault("output", f"runs/{full['model']}-{Path(full['dataset']).name}")
         return Config(**full)
 
 
+TEXTS = tuple(f.name for f in dataclasses.fields(Config) if f.default == ())    # several texts each
+
+
 def _refuse(name: str, value: object, allowed: object, fix: str) -> NoReturn:
-    raise ConfigError(message(name, f"{_shown(value)} is not allowed, expected {allowed}", fix))
-
-
-def _shown(value: object) -> str:
-    """Returns a value for a message: a long one is cut, and a huge integer is not written out."""
-    if isinstance(value, int) and abs(value) >= 1 << 256:
-        return f"an integer of {value.bit_length()} bits"
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # a list with such an integer, or nested too deeply
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+    raise ConfigError(message(name, f"{shown_value(value)} is not allowed, expected {allowed}", fix))
 
 
 def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
@@ -222,10 +237,11 @@ def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
     flag = "--" + f.name.replace("_", "-")
     if value is None and f.default is None:
         return None
-    if f.name == "imports":
+    if f.name in TEXTS:
         if not isinstance(value, (list, tuple)) or len(value) > MAX_LIST or not all(
                 isinstance(v, str) and 0 < len(v) <= MAX_NAME and v.isprintable() for v in value):
-            _refuse(f.name, value, "a list of files and modules", "write --import my_file.py")
+            _refuse(f.name, value, *(("a list of files and modules", "write --import my_file.py") if f.name == "imports"
+                                     else ("a list of texts", f"write {flag} as the help shows")))
         return tuple(value)
     if kind is tuple:
         if (not isinstance(value, (list, tuple)) or len(value) > MAX_LIST
@@ -240,6 +256,11 @@ def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
                 f"give one, such as {f.default!r}")
     if isinstance(allowed, Interval) and value not in allowed:
         _refuse(f.name, value, allowed, f"choose {flag} in that range")
+    if f.name == "dataset" and is_folder(value):
+        if not Path(value).is_dir():
+            _refuse(f.name, value, "the path of a folder that is there, or a name", "correct the path; names of data "
+                    f"sets are {', '.join(DATASETS)}")
+        return str(Path(value).resolve())
     if isinstance(allowed, Collection) and value not in allowed:
         own = f", or {IMPORTED}" if isinstance(allowed, dict) else ""
         _refuse(f.name, value, f"one of {', '.join(allowed)}", f"choose one of them{did_you_mean(value, allowed)}{own}")
@@ -276,8 +297,9 @@ def parser() -> argparse.ArgumentParser:
         options: dict[str, Any] = {"metavar": f.metadata["kind"].__name__.upper().replace("TUPLE", "LIST")}
         if f.metadata["kind"] is bool:
             options = {"action": argparse.BooleanOptionalAction}
-        elif f.name == "imports":
-            result.add_argument("--import", dest="imports", metavar="FILE", action="append", help=text)
+        elif f.name in TEXTS:
+            flag, what = ("--import", "FILE") if f.name == "imports" else ("--" + f.name.replace("_", "-"), "TEXT")
+            result.add_argument(flag, dest=f.name, metavar=what, action="append", help=text.replace("%", "%%"))
             continue
         elif f.name == "resume":
             options = {"metavar": "PATH", "nargs": "?", "const": "auto"}
@@ -298,17 +320,20 @@ def parse(argv: Sequence[str] | None = None) -> Config:
     given, unknown = command.parse_known_args(argv)
     if unknown:
         flags = [option for action in command._actions for option in action.option_strings]
-        raise ConfigError(message("train", f"unknown argument {_shown(unknown[0])}{did_you_mean(unknown[0], flags)}",
+        near = did_you_mean(unknown[0], flags)
+        raise ConfigError(message("train", f"unknown argument {shown_value(unknown[0])}{near}",
                                   "remove it, or correct it; python -m train --help lists all"))
     flags_given = vars(given)
     for name, value in flags_given.items():
-        if isinstance(value, list) and name != "imports":  # argparse makes one of `--lr=--`
+        if isinstance(value, list) and name not in TEXTS:  # argparse makes one of `--lr=--`
             command.error(f"argument --{name.replace('_', '-')}: expected one argument")
     path, listing = flags_given.pop("config", None), flags_given.pop("list_models", False)
     file = {} if path is None else read_toml(RECIPES / f"{path}.toml" if path in recipes() else Path(path))
     kinds = {f.name: f.metadata["kind"] for f in dataclasses.fields(Config)}
-    values = file | {name: value if name == "imports" else _from_text(name, kinds[name], value)
-                     for name, value in flags_given.items()}
+    given_here = file | {name: value if name in TEXTS else _from_text(name, kinds[name], value)
+                         for name, value in flags_given.items()}
+    before = settings_of_start(given_here) | settings_of(given_here.get("resume"))
+    values = {name: value for name, value in before.items() if name in kinds} | given_here
     field_of = {f.name: f for f in dataclasses.fields(Config)}
     import_all(_checked(field_of["imports"], values.get("imports", ())))
     if listing:
@@ -344,27 +369,3 @@ def _from_text(name: str, kind: type, text: Any) -> Any:
     except ValueError:
         allowed = "numbers with commas between" if kind is tuple else f"a value of type {kind.__name__}"
         _refuse(name, text, allowed, f"write --{name.replace('_', '-')} as the help shows: python -m train --help")
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Returns the settings of a file, unchecked.  Raises ConfigError if it cannot be read or is no TOML."""
-    if sys.version_info < (3, 11):
-        raise ConfigError(message("config", f"reading {path} needs Python 3.11 or later, this is "
-                                  f"{sys.version.split()[0]}", "use a newer Python, or give the settings as flags"))
-    import tomllib
-    name = _shown(str(path))
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_TOML + 1)
-        if len(text) > MAX_TOML:
-            raise ConfigError(message("config", f"{name} has more than {MAX_TOML} bytes", "write settings alone"))
-        return tomllib.loads(text.decode())
-    except OSError as error:
-        raise ConfigError(message("config", f"cannot read {name}: {error.strerror}", "correct the path")) from error
-    except RecursionError as error:
-        raise ConfigError(message("config", f"{name} is nested too deeply", "write one setting a line")) from error
-    except ValueError as error:  # includes TOMLDecodeError and UnicodeDecodeError
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(message("config", f"{name} is not TOML: {_shown(str(error))}",
-                                  'write one setting a line, such as model = "lenet5"')) from error

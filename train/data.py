@@ -7,15 +7,18 @@ One of your own is a function with @register_dataset in a file that --import nam
 
 from __future__ import annotations
 
+import os
+import sys
 from errno import ENAMETOOLONG
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from alpha.data import public
+from alpha.data import public, sets
+from alpha.data.folder_set import SIZE, layout_of, listed, read_layout
 from alpha.data.public.fetch import DOWNLOAD_DIR, File, fetch
-from alpha.data.sets import DATASETS, Dataset, load, register_dataset, statistics, stratified
+from alpha.data.sets import DATASETS, Dataset, Entry, read_dataset, register_dataset, statistics, stratified
 from alpha.errors import DataError, message
 from alpha.random import STREAMS, random_bits
 from train import cifar
@@ -27,6 +30,55 @@ CIFAR_URLS = ("https://www.cs.toronto.edu/~kriz/",)
 # Mean and standard deviation over all training pixels of each channel, in units of 255.
 CIFAR10_STATISTICS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR100_STATISTICS = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+FOLDER_AUGMENT = "crop"     # of folders of pictures, which may not be what they show when they are mirrored
+
+
+def is_folder(name: str) -> bool:
+    """Tells whether a data set is named by the path of a folder of pictures."""
+    return name not in DATASETS and (os.sep in name or name in (".", "..") or os.path.isdir(name))
+
+
+def entry_of(name: str) -> Entry:
+    """Returns what is known of a data set before it is read, of one that is registered or of a folder."""
+    if not is_folder(name):
+        return DATASETS[name]
+
+    def read(image_size: int = SIZE[0], skip_bad: bool = False) -> Dataset:
+        layout = layout_of("dataset", name)
+        data, bad = read_layout("dataset", name, layout, (image_size, image_size), skip_bad)
+        if bad:
+            print(f"notice: {len(bad)} pictures are left out:{listed(bad)}", file=sys.stderr)
+        if "val" in layout.parts and "test" not in layout.parts:
+            print(f"notice: {name} has no test/: the test figures are of val/, by which the best epoch is chosen",
+                  file=sys.stderr)
+        return data
+    return Entry(read, FOLDER_AUGMENT, read)
+
+
+def has_own_validation(name: str) -> bool:
+    """Tells whether a data set is a folder with val/.  Raises DataError for a folder that cannot be used."""
+    return is_folder(name) and "val" in layout_of("dataset", name).parts
+
+
+def load(name: str, data_dir: str | Path | None = None, download: bool = True, seed: int = 0,
+         image_size: int | None = None, skip_bad: bool = False) -> Dataset:
+    """Reads a data set into memory.
+
+    Args:
+        name: a key of DATASETS, cifar10, cifar100, digits, synthetic; or the path of a folder of pictures.
+        data_dir: for CIFAR, the python or binary archive (.tar.gz), its extracted folder, or a folder that holds
+            either. Without it ./data is searched. Data sets that read no files do not look at it; the command line
+            refuses --data-dir for them.
+        download: whether CIFAR may be downloaded to ./data if it is not there and data_dir is None.
+        seed: of the synthetic images; nothing else depends on it.
+        image_size, skip_bad: of folders: height and width, and whether files that cannot be read are left out.
+    Raises:
+        DataError: if the name is unknown, a package is missing, or the files are missing, damaged or hostile.
+    """
+    if not is_folder(name):
+        return sets.load(name, data_dir, download, seed)
+    more = {**({} if image_size is None else {"image_size": image_size}), **({"skip_bad": True} if skip_bad else {})}
+    return read_dataset(name, entry_of(name), **more)
 
 
 def _cifar(name: str, data_dir: Path | None, download: bool) -> Dataset:

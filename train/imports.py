@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from alpha.errors import AlphaError, ConfigError, message
+from alpha.training.parts import read_start
+from alpha.training.runs import checkpoint_of
+from train.data import is_folder
 from train.stored import load
 
 
@@ -57,6 +60,53 @@ def _place(error: BaseException) -> str:
         return ""
     frames = traceback.extract_tb(error.__traceback__)
     return f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
+
+
+def settings_of(resume: Any) -> dict[str, Any]:
+    """Returns the settings of the run that --resume PATH continues, and its folder as `output`.
+
+    Those of the place where it ran, and of a single start, are left out; "auto" has none, as a script that starts a run
+    or continues it names them all.
+    Nor are imports: a checkpoint names no code that is run without being asked for. Where there is no such run, none
+    are returned: the start of the run says so.
+    """
+    if not isinstance(resume, str) or resume == "auto":
+        return {}
+    try:
+        place = checkpoint_of("resume", resume)
+        metadata = load(place)[1]
+    except (OSError, ValueError):   # a name that the system refuses; CheckpointError is a ValueError
+        return {}
+    found, step = metadata["config"], metadata["progress"]["step"]
+    once = ["resume", "evaluate", "runs", "profile", "tensorboard", "device", "output", "imports"]
+    if (found.get("max_steps") or 0) <= step:   # a limit that was reached is passed
+        once.append("max_steps")
+    return {**{name: value for name, value in found.items() if name not in once and value is not None},
+            "output": str(place.parent)}
+
+
+def settings_of_start(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the model and the size of pictures of the run that --finetune names, for where they are not given.
+
+    Raises CheckpointError if there is no such run, or it does not say what it is of.
+    """
+    if not isinstance(given.get("finetune"), str):
+        return {}
+    use = read_start(given["finetune"]).use
+    model, shape = use["model"], use["inputs"]["shape"]
+    if model["name"] is None or given.get("model", model["name"]) != model["name"]:
+        there = repr(model["name"]) if model["name"] else "no model that has a name"
+        raise ConfigError(message("finetune", f"{given['finetune']} is of {there}, and --model is "
+                                  f"{given.get('model', 'not given')}", f"leave --model out, or choose {there}"
+                                  if model["name"] else "fine-tune it by fit(model, data, finetune=RUN)"))
+    found = {"model": model["name"], "model_option": [f"{name}={_text(value)}" for name, value in
+                                                      model["options"].items()]}
+    is_square = len(shape) == 3 and shape[0] == shape[1] and is_folder(str(given.get("dataset", "")))
+    return {**found, "image_size": shape[0]} if is_square else found
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
 def imports_of(values: Mapping[str, Any]) -> tuple[str, ...]:

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import alpha
-from alpha import Tensor, dist, nn, ops
+from alpha import Tensor, dist, models, nn, ops
 from alpha.data import Augment, Dataset, Images
 from alpha.data import split as split_off
+from alpha.data.folder_set import layout_of
 from alpha.data.sets import Split
-from alpha.errors import AnomalyError, CheckpointError, message
+from alpha.errors import AlphaError, AnomalyError, CheckpointError, ConfigError, message
 from alpha.nn.module import evaluating
-from alpha.training import Callback, Trainer
+from alpha.training import Callback, EarlyStopping, Trainer
+from alpha.training.classes import figures_of
+from alpha.training.contents import KEY
+from alpha.training.parts import Start, frozen_parts, read_start, start_from
 from alpha.training.registries import Loss, cross_entropy
 from train import ranks, report
 from train.config import Config
-from train.data import load
+from train.data import is_folder, load
 from train.interrupt import Interrupted, StopRequest
 from train.meanwhile import Meanwhile
 from train.moot import VIEWS
-from train.session import BEST, LAST, Session, find_for, resolve_device
+from train.options import options
+from train.session import BEST, LAST, Session, check_identity, find_for, identity_of, resolve_device
 from train.watching import watching
 
 LOOKED_AT = 5000    # images from which initial weights are made
@@ -136,7 +142,7 @@ class Shell(Callback):
 
     def on_epoch(self, run: Trainer, row: report.Row) -> None:
         session = self.session
-        if session.progress.best() is session.progress.history[-1]:
+        if session.best() is session.progress.history[-1]:
             session.save(BEST)
         session.save(LAST)
         report.write_metrics(session.output, session.progress.history)
@@ -158,9 +164,13 @@ def fit(session: Session, split: Split, data: Dataset, stop: StopRequest, callba
         found = validate(session, split, data, stop.check)
         return None if found is None else {"loss": found.loss, "accuracy": found.accuracy}
 
+    early = [EarlyStopping(config.patience, config.metric, config.mode)] if config.patience else []
     try:
-        session.run(lambda epoch, step: session.batches(images, augment, epoch, step), validated,
-                    [Shell(session, stop), *callbacks])
+        with frozen_parts(session.model, session.frozen):
+            session.run(lambda epoch, step: session.batches(images, augment, epoch, step), validated,
+                        [Shell(session, stop), *early, *callbacks])
+        if session.why:
+            print(f"the run ends: {session.why}", flush=True)
     except Interrupted as interrupted:
         session.save(LAST)
         print(f"{interrupted} after step {state.step}: saved {session.output / LAST}; --resume auto continues",
@@ -184,7 +194,7 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
     Raises:
         AnomalyError: if a test loss is not finite; then nothing is written.
     """
-    history, best = session.progress.history, session.progress.best()
+    history, best = session.progress.history, session.best()
     with session.averaged():
         final = evaluate_on_test(session, data, check)
     tested = {"last": (history[-1]["epoch"], final)}
@@ -198,7 +208,9 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
     report.write_summary(session.output, {"test_accuracy": final.accuracy, "precision": session.config.precision,
                                           "tested": session.tested, **{
         name: {"epoch": epoch, "loss": result.loss, "accuracy": result.accuracy}
-        for name, (epoch, result) in tested.items()}})
+        for name, (epoch, result) in tested.items()},
+        "classes": {f.name: {"images": f.samples, "precision": f.precision, "recall": f.recall, "f1": f.f1}
+                    for f in figures_of(final.confusion, data.classes)}})
     if report.can_plot():
         report.plot_curves(session.output, history)
         report.plot_confusion(session.output, final.confusion, data.classes)
@@ -231,7 +243,8 @@ def loaded(config: Config) -> Dataset:
     While CIFAR's files are read, which takes seconds, a GPU takes a step on images without meaning: kernels are
     compiled, loaded and chosen. The run begins with the same bits: its session sets all random numbers anew.
     """
-    reading = Meanwhile(load, config.dataset, config.data_dir, seed=config.seed)
+    reading = Meanwhile(load, config.dataset, config.data_dir, seed=config.seed, image_size=config.image_size,
+                        skip_bad=config.skip_bad)
     classes = {"cifar10": 10, "cifar100": 100}.get(config.dataset)
     plain = config.device == "cpu" or config.imports or alpha.config.watch
     if classes and not plain and not reading.done(PATIENCE_S):
@@ -240,12 +253,50 @@ def loaded(config: Config) -> Dataset:
     return reading.result()
 
 
+def check_fits(config: Config, classes: Sequence[str]) -> None:
+    """Raises ConfigError for a model that does not take pictures of --image-size, before they are read."""
+    size = config.image_size or 0
+    try:
+        model = models.create(config.model, len(classes), **options(config, "model_option"))
+        with alpha.no_grad():
+            model.eval()(alpha.zeros((1, size, size, 3)))
+    except AlphaError as error:
+        what = str(error).partition("\n")[0]
+        raise ConfigError(message("image_size", f"{config.model} does not take pictures of {size}x{size}: {what}",
+                                  "choose another --image-size, 32 fits every shipped model; or another --model, "
+                                  "resnet20 takes any size")) from error
+
+
+def normalised(data: Dataset, use: Mapping[str, Any] | None) -> Dataset:
+    """Returns a data set with the mean and std of the checkpoint that is continued, where it is of such pictures."""
+    inputs = use["inputs"] if use else {"mean": []}
+    if len(inputs["mean"]) != len(data.mean):
+        return data
+    return replace(data, mean=np.array(inputs["mean"], np.float32), std=np.array(inputs["std"], np.float32))
+
+
+def begin_with(session: Session, start: Start) -> None:
+    """Gives a session the weights of --finetune, its average too, and says what is new."""
+    fresh = start_from(session.model, start)
+    if session.ema is not None:
+        session.ema.load_state_dict(session.model.state_dict())
+    print(f"fine-tuning {start.path}: {'all weights are of it' if not fresh else 'new are ' + ', '.join(fresh)}",
+          flush=True)
+
+
 def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
     found = None if config.resume is None else find_for(config)
-    data = loaded(config)
-    split = split_off(data, config.val_size, config.seed)
+    if found is not None:
+        check_identity(config, identity_of(config), found[0][1], found[1])
+    if is_folder(config.dataset):
+        check_fits(config, layout_of("dataset", config.dataset).classes)
+    start = None if config.finetune is None or found is not None else read_start(config.finetune)
+    data = normalised(loaded(config), found[0][1].get(KEY) if found else start and start.use)
+    split = split_off(data, config.val_size if data.val_images is None else 0, config.seed)
     session = ranks.session_of(config, data, len(split.train_labels))
     init_from_data(session.model, split, data, config.device)
+    if start is not None:
+        begin_with(session, start)
     session.start(found)
     report.write_config(output, config)
     session.say_what_is_not_reached()
@@ -272,7 +323,9 @@ def evaluate_checkpoint(config: Config) -> float:
     if found is None:
         raise CheckpointError(message("evaluate", f"there is no checkpoint in {config.output}",
                                       "name the file, --resume PATH, or its directory, --output DIR"))
-    data = load(config.dataset, config.data_dir, seed=config.seed)
+    data = load(config.dataset, config.data_dir, seed=config.seed, image_size=config.image_size,
+                skip_bad=config.skip_bad)
+    data = normalised(data, found[0][1].get(KEY))
     session = Session(config, len(data.classes), len(data.train_labels))
     session.load_weights(*found)
     with alpha.config(precision=config.precision, conv_algorithm=config.algorithm):

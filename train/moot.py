@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from alpha.core.inputs.registry import parameters_of
 from alpha.errors import ConfigError, message
 from alpha.training.registries import OPTIMIZERS, SCHEDULES
-from train.data import DATASETS
+from train.data import entry_of, has_own_validation
 
 if TYPE_CHECKING:
     from train.config import Config
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TAKEN_BY: dict[str, tuple[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("momentum", "weight_decay"), ("optimizer", lambda name: OPTIMIZERS[name].make)),
     **dict.fromkeys(("gamma", "step_size", "milestones"), ("schedule", lambda name: SCHEDULES[name])),
-    "data_dir": ("dataset", lambda name: DATASETS[name].read),
+    **dict.fromkeys(("data_dir", "image_size", "skip_bad"), ("dataset", lambda name: entry_of(name).read)),
 }
 VIEWS = ("none", "mirror", "shift", "mirror_shift")     # of --tta, whose number is fixed
 OF_TRAINING = ("profile", "tensorboard", "runs")    # what only a run that trains heeds
@@ -30,6 +30,8 @@ def without_effect(config: Config) -> dict[str, str]:
     found = {name: other for name, (other, function) in TAKEN_BY.items()
              if name not in parameters_of(function(getattr(config, other)))}
     found |= {"tta_views": "tta"} if config.tta in VIEWS else {}
+    if has_own_validation(config.dataset):
+        found["val_size"] = "dataset"
     return found | (dict.fromkeys(OF_TRAINING, "evaluate") if config.evaluate else {})
 
 

@@ -82,9 +82,9 @@ def session_of(config: Config, data: Dataset, train_images: int) -> Session:
             if getattr(config, name) != Config.__dataclass_fields__[name].default:
                 raise ConfigError(message(name, f"--{_flag(name, config)} has no effect on 1 rank", "start several: "
                                           "mpirun -n 2 python -m train ..., or leave it out"))
-        return Session(config, len(data.classes), train_images)
+        return Session(config, len(data.classes), train_images, data)
     comm.agree("train", {"data": digest(data)}, FIX)
-    return RankedSession(config, len(data.classes), train_images)
+    return RankedSession(config, len(data.classes), train_images, data)
 
 
 def _flag(name: str, config: Config) -> str:
@@ -103,11 +103,14 @@ def digest(data: Dataset) -> str:
 class RankedSession(Session):
     """A session whose batches are shared by the ranks, or cut into slices of the same bits on any number of them."""
 
-    def __init__(self, config: Config, num_classes: int, train_images: int) -> None:
-        super().__init__(config, num_classes, train_images)
+    def __init__(self, config: Config, num_classes: int, train_images: int, data: Dataset | None = None) -> None:
+        super().__init__(config, num_classes, train_images, data)
         self.comm = dist.world()
         last = 0 if config.drop_last else train_images % config.batch_size
         rows, parts = last or config.batch_size, config.exact_over or self.comm.size
+        if config.accumulate > 1:
+            raise _everywhere("train", f"--accumulate {config.accumulate} on {self.comm.size} ranks: gradients of "
+                              "ranks are summed in every batch", "leave it out, or train on one rank")
         if (mixing := Augment.parse(config.augment).mixing):
             raise _everywhere("train", f"--augment {mixing[0].name} on {self.comm.size} ranks: an image is mixed with "
                               "the image before it, which another rank may have", "leave it out, or train on one rank")
@@ -137,7 +140,7 @@ class RankedSession(Session):
         """Yields this rank's images of each batch, and the labels of the whole batch."""
         config = self.config
         for index in epoch_order(len(images.labels), config.batch_size, config.seed, epoch, step, True,
-                                 config.drop_last):
+                                 config.drop_last, bounds=images.bounds if config.balance else None):
             first, last = self.comm.part(len(index))
             x, _ = images.batch(index[first:last], seed=config.seed, epoch=epoch, augment=augment)
             yield x, tensor(images.labels[index], device=images.device)
@@ -157,8 +160,8 @@ class RankedSession(Session):
         comm.beacon.starting = False
         return found
 
-    def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        """Returns the mean loss and the predictions of the whole batch; leaves its gradients."""
+    def losses(self, x: Tensor, y: Tensor, share: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Returns the mean loss and the predictions of the whole batch; leaves its gradients.  share: None."""
         rows = y.shape[0]
         first, last = self.comm.part(rows)
         if self.slices is not None:
@@ -167,8 +170,8 @@ class RankedSession(Session):
         self.parallel.weigh(last - first, rows)
         with random.part(first, last, rows):
             loss, *values = super().losses(x, y[first:last])
-        share = (last - first) / rows
-        return self.comm.all_reduce(loss * share), *[self._whole_of(v, first, rows, share) for v in values]
+        of_batch = (last - first) / rows
+        return self.comm.all_reduce(loss * of_batch), *[self._whole_of(v, first, rows, of_batch) for v in values]
 
     def _whole_of(self, value: Tensor, first: int, rows: int, share: float) -> Tensor:
         """Returns a metric of the whole batch: of shape (), a mean, or (rows,)."""

@@ -19,7 +19,6 @@ import datetime
 import io
 import json
 import math
-import os
 import platform
 import subprocess
 import tempfile
@@ -34,6 +33,7 @@ from alpha.data import Dataset
 from alpha.dist.joining import world
 from alpha.errors import ConfigError, message, true_here
 from alpha.training.history import Row
+from alpha.training.saving import write as write_whole
 from train.config import Config
 
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "seconds",
@@ -79,12 +79,9 @@ def remove_leftovers(output: Path) -> None:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replaces a file as a whole: whoever reads it sees the old content or the new one.  Rank 0 alone writes."""
-    if not writes():
-        return
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(temporary, path)
+    """Replaces a file as a whole: a reader finds the old content or the new one.  Rank 0 alone writes."""
+    if writes():
+        write_whole(path, content)
 
 
 def versions() -> dict[str, str]:

@@ -9,29 +9,31 @@ A checkpoint holds all that the next step depends on, so a resumed run ends with
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import alpha
-import models
-from alpha import Tensor, checkpoint, optim, random
+from alpha import Tensor, checkpoint, models, optim, random
 from alpha.core.device import get_backend
 from alpha.core.precision import MODES
-from alpha.data import Augment, Images, steps_per_epoch
+from alpha.data import Augment, Dataset, Images, steps_per_epoch
 from alpha.errors import AnomalyError, CheckpointError, ConfigError, DeviceError, message
 from alpha.optim.schedule import Schedule
 from alpha.training import Trainer, accuracy, registries
+from alpha.training.contents import KEY, contents, with_metrics
+from alpha.training.parts import scaled_groups, to_freeze
 from alpha.training.registries import Loss, find_loss
+from alpha.training.saving import BEST, LAST, set_aside
 from train.config import Config, missing_imports
+from train.options import options
 from train.report import ARTIFACTS, Row, write_metrics, writes
 from train.stored import Loaded, environment, progress_of, stored_progress
 from train.stored import load as load_checkpoint
 
-LAST, BEST = "last.safetensors", "best.safetensors"
-ABSENT = {"drop_last": False, "exact_over": 0}      # of checkpoints without these settings
+LATER: dict[str, Any] = {"drop_last": False, "image_size": None, "accumulate": 1, "balance": False, "model_option": "",
+                         "freeze": "", "exact_over": 0}      # what runs had before they could choose
 WEIGHTS, AVERAGE = "weights", "averaged weights"
 
 
@@ -42,27 +44,31 @@ class Session(Trainer):
         config: its device is not "auto" any more.
         num_classes: outputs of the model.
         train_images: how many images an epoch has.
+        data: the data set; a checkpoint says of it how pictures become inputs. None: it says nothing.
+    Raises:
+        ConfigError: a checkpoint cannot hold what the data set or the model says of itself.
     """
 
-    def __init__(self, config: Config, num_classes: int, train_images: int) -> None:
+    def __init__(self, config: Config, num_classes: int, train_images: int, data: Dataset | None = None) -> None:
         alpha.manual_seed(config.seed)
         self.config = config
-        steps = steps_per_epoch(train_images, config.batch_size, config.drop_last)
-        model = models.create(config.model, num_classes).to(config.device)
+        steps = -(-steps_per_epoch(train_images, config.batch_size, config.drop_last) // config.accumulate)
+        model = models.create(config.model, num_classes, **options(config, "model_option")).to(config.device)
+        self.frozen = to_freeze(model, config.freeze)
         self.schedule = make_schedule(config, steps)
         super().__init__(
-            model, make_optimizer(config, model.named_parameters(), self.schedule),
-            find_loss("loss", config.loss, config.label_smoothing), {"accuracy": accuracy}, epochs=config.epochs,
+            model, make_optimizer(config, scaled_groups(model, options(config, "lr_scale"), self.schedule, self.frozen),
+                                  self.schedule),
+            find_loss("loss", config.loss, config.label_smoothing, options(config, "loss_option")),
+            {"accuracy": accuracy}, epochs=config.epochs, accumulate=config.accumulate,
             steps_per_epoch=steps, max_steps=config.max_steps, clip=config.clip,
             ema=optim.ExponentialMovingAverage(model, config.ema) if config.ema else None,
             scaler=optim.LossScaler(config.device) if MODES[config.precision].scales_loss else None)
+        self.use = None if data is None else contents(
+            model, shape=data.image_shape, dtype="uint8", mean=data.mean, std=data.std, classes=data.classes,
+            loss=config.loss, imports=config.imports)
         self.saved_step: int | None = None      # of the weights in LAST, as far as this process knows
-        self.identity = {"model": config.model, "num_classes": num_classes, "dataset": config.dataset,
-                         "train_images": train_images, "val_size": config.val_size, "seed": config.seed,
-                         "batch_size": config.batch_size, "optimizer": config.optimizer, "ema": config.ema,
-                         "precision": config.precision}
-        if config.drop_last:    # else as checkpoints without this setting
-            self.identity["drop_last"] = True
+        self.identity = {**identity_of(config), "num_classes": num_classes, "train_images": train_images}
         self.tested = AVERAGE if self.ema else WEIGHTS
 
     def say_what_is_not_reached(self) -> None:
@@ -79,7 +85,12 @@ class Session(Trainer):
     @property
     def plain_loss(self) -> Loss:
         """The loss without label smoothing, for what is not trained."""
-        return find_loss("loss", self.config.loss)
+        given = options(self.config, "loss_option")
+        return find_loss("loss", self.config.loss, options=given)
+
+    def best(self) -> Row | None:
+        """The row of the best epoch, by --metric; None where there is none yet."""
+        return self.progress.best(self.config.metric, self.config.mode)
 
     @property
     def output(self) -> Path:
@@ -102,7 +113,7 @@ class Session(Trainer):
         """Yields the batches of an epoch, from a step on."""
         config = self.config
         return images.batches(config.batch_size, seed=config.seed, epoch=epoch, start_step=step, augment=augment,
-                              drop_last=config.drop_last)
+                              drop_last=config.drop_last, balance=config.balance)
 
     # ---- to disk and back --------------------------------------------------------------------------------------------
 
@@ -112,22 +123,25 @@ class Session(Trainer):
         tensors = {**_prefixed("model/", self.model.state_dict()), **_prefixed("optimizer/", state["tensors"]),
                    **_prefixed("ema/", self.ema.state_dict() if self.ema else {}),
                    **_prefixed("scaler/", self.scaler.state_dict() if self.scaler else {})}
+        row = self.progress.history[-1] if self.progress.history else None
+        use = {} if self.use is None else {KEY: with_metrics(self.use, row)}
         if writes():
             checkpoint.save(self.output / name, tensors, {
-                "identity": self.identity, "progress": stored_progress(self.progress), "optimizer": state["scalars"],
-                "random": random.get_state(), "config": self.config.to_dict(), "environment": environment()})
+                **use, "identity": self.identity, "progress": stored_progress(self.progress),
+                "optimizer": state["scalars"], "random": random.get_state(), "config": self.config.to_dict(),
+                "environment": environment()})
         self.saved_step = self.progress.step if name == LAST else self.saved_step
 
     def start(self, found: tuple[Loaded, Path] | None) -> None:
         """Makes the output directory ready for a new run, or for the continuation of the one that was found."""
         if found is None:
-            set_aside(self.output)
+            put_aside(self.output)
             return
         self.restore(*found)
         state, place = self.progress, found[1].parent
         if place.resolve() != self.output.resolve():
-            best = find(place, BEST, lambda metadata: reached(metadata, state.best()))
-            set_aside(self.output)
+            best = find(place, BEST, lambda metadata: reached(metadata, self.best()))
+            put_aside(self.output)
             if best is not None and writes():
                 checkpoint.save(self.output / BEST, *best[0])
         write_metrics(self.output, state.history)
@@ -148,8 +162,13 @@ class Session(Trainer):
         Raises CheckpointError if it is of another run, or does not fit; then nothing has changed.
         """
         tensors, metadata = loaded
-        self._check_identity(metadata, where, [*dict.fromkeys((*self.identity, *ABSENT))])
+        check_identity(self.config, self.identity, metadata, where)
         self._check_position(metadata["progress"], where)
+        theirs, ours = (None if use is None else use["classes"] for use in (metadata.get(KEY), self.use))
+        if theirs is not None and ours is not None and theirs != ours:
+            there, here = (", ".join(names[:10]) for names in (theirs, ours))
+            raise CheckpointError(message("resume", f"{where} has the classes {there}, the data set has {here}",
+                                          "continue it on the data that it was started with"))
         progress = progress_of(metadata["progress"], self.ema is not None)
         loads: list[Callable[[], Any]] = [
             self.model.prepare_state_dict(_without("model/", tensors)),
@@ -169,24 +188,11 @@ class Session(Trainer):
     def load_weights(self, loaded: Loaded, where: Path) -> None:
         """Takes the weights alone, those of the moving average if there is one.  Raises CheckpointError."""
         tensors, metadata = loaded
-        self._check_identity(metadata, where, ["model", "num_classes"])
+        names = ("model", "num_classes")
+        check_identity(self.config, {name: self.identity[name] for name in names}, metadata, where)
         averaged = _without("ema/", tensors)
         self.model.load_state_dict(averaged or _without("model/", tensors))
         self.tested = AVERAGE if averaged else WEIGHTS
-
-    def _check_identity(self, metadata: dict[str, Any], where: Path, names: list[str]) -> None:
-        theirs = metadata["identity"]
-        theirs, ours = {**ABSENT, **theirs}, {**ABSENT, **self.identity}
-        differ = [name for name in names if theirs.get(name) != ours[name]]
-        if differ:
-            both = "; ".join(f"{name} is {theirs.get(name)!r} there, {ours[name]!r} here" for name in differ)
-            flags = " ".join(f"--{n.replace('_', '-')} {theirs.get(n)}" if n != "drop_last" else
-                             "--drop-last" if theirs[n] else "--no-drop-last"
-                             for n in differ if n in self.config.to_dict())
-            flags += missing_imports(metadata["config"], self.config.imports)
-            fix = f"continue it with {flags}" if flags else "point --data-dir at the images of that run"
-            raise CheckpointError(message("resume", f"{where} is of another run: {both}",
-                                          f"{fix}, or start a new run in another directory: --output DIR"))
 
     def _check_position(self, progress: dict[str, Any], where: Path) -> None:
         steps = progress["step"] - progress["epoch"] * self.steps_per_epoch
@@ -206,6 +212,39 @@ class Session(Trainer):
 
 def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value  # what JSON makes of it
+
+
+def identity_of(config: Config) -> dict[str, Any]:
+    """Returns the settings that a run keeps when it is continued; those of later versions only where they are in use.
+    """
+    found = {"model": config.model, "dataset": Path(config.dataset).name, "val_size": config.val_size,
+             "seed": config.seed, "batch_size": config.batch_size, "optimizer": config.optimizer, "ema": config.ema,
+             "precision": config.precision}
+    later = {"drop_last": config.drop_last, "image_size": config.image_size, "accumulate": config.accumulate,
+             "balance": config.balance, "model_option": " ".join(config.model_option),
+             "freeze": " ".join(config.freeze)}
+    return {**found, **{name: value for name, value in later.items() if value != LATER[name]}}
+
+
+def check_identity(config: Config, ours: dict[str, Any], metadata: dict[str, Any], where: Path) -> None:
+    """Raises CheckpointError where a checkpoint is of a run with another identity.
+
+    Args:
+        ours: what is looked at, by name.
+        metadata: of the checkpoint at `where`.
+    """
+    theirs = {**LATER, **metadata["identity"]}
+    ours = ours if "seed" not in ours else {**LATER, **ours}
+    differ = [name for name, value in ours.items() if theirs.get(name) != value]
+    if not differ:
+        return
+    both = "; ".join(f"{name} is {theirs.get(name)!r} there, {ours[name]!r} here" for name in differ)
+    flags = " ".join(f"--{'' if theirs[n] else 'no-'}{n.replace('_', '-')}" if isinstance(theirs.get(n), bool) else
+                     f"--{n.replace('_', '-')} {theirs.get(n)}" for n in differ if n in config.to_dict())
+    flags += missing_imports(metadata["config"], config.imports)
+    fix = f"continue it with {flags}" if flags else "point --data-dir at the images of that run"
+    raise CheckpointError(message("resume", f"{where} is of another run: {both}",
+                                  f"{fix}, or start a new run in another directory: --output DIR"))
 
 
 def find(place: Path, name: str, accept: Callable[[dict[str, Any]], bool] = lambda metadata: True
@@ -250,14 +289,9 @@ def find_for(config: Config) -> tuple[Loaded, Path] | None:
     return load_checkpoint(path), path
 
 
-def set_aside(output: Path) -> None:
-    """Moves the files of an earlier run in this directory to its subdirectory `earlier`."""
-    checkpoints = [p for name in (LAST, BEST) for p in (checkpoint.previous(output / name), output / name)]
-    files = [p for p in (*checkpoints, *(output / name for name in ARTIFACTS)) if p.exists()]
-    if files:
-        (output / "earlier").mkdir(exist_ok=True)
-        for path in files:  # LAST after its previous one: an end in between leaves the earlier run resumable, or none
-            os.replace(path, output / "earlier" / path.name)
+def put_aside(output: Path) -> None:
+    """Moves the files of an earlier run in this directory to its subdirectory `earlier`, and says so; rank 0 does."""
+    if writes() and set_aside(output, ARTIFACTS):
         print(f"{output} held an earlier run: its files are in {output / 'earlier'} now", flush=True)
 
 
@@ -286,13 +320,14 @@ def make_schedule(config: Config, per_epoch: int) -> Schedule:
         "schedule", config.schedule, warmup_steps=round(config.warmup * per_epoch), lr=config.lr, total_steps=total,
         steps_per_epoch=per_epoch, epochs=config.epochs, gamma=config.gamma,
         step_size=max(1, round(config.step_size * per_epoch)),
-        milestones=[round(m * total) for m in config.milestones])
+        milestones=[round(m * total) for m in config.milestones], **options(config, "schedule_option"))
 
 
 def make_optimizer(config: Config, named_parameters: Any, lr: Schedule) -> optim.Optimizer:
     """Returns the optimizer that --optimizer names.  Raises ConfigError."""
     return registries.make_optimizer("optimizer", config.optimizer, named_parameters, lr,
-                                     weight_decay=config.weight_decay, momentum=config.momentum)
+                                     weight_decay=config.weight_decay, momentum=config.momentum,
+                                     **options(config, "optimizer_option"))
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from alpha.core.inputs.schema import AnyOf, Integer, Items, Maybe, Number, Recor
 from alpha.errors import CheckpointError, message
 from alpha.optim.optimizer import SCALARS
 from alpha.training import Progress
+from alpha.training.contents import CONTENTS, KEY
 
 Loaded = tuple[dict[str, Tensor], dict[str, Any]]  # the tensors and the metadata of a checkpoint
 
@@ -30,7 +31,7 @@ PROGRESS = Record({"epoch": Integer(0), "step": Integer(0), "loss_sum": Number()
 SETTINGS = Table(AnyOf((Items(Scalar()), Scalar())))
 METADATA = Record({"identity": Table(Scalar()), "progress": PROGRESS, "optimizer": SCALARS, "config": SETTINGS,
                    "random": Record({"seed": Integer(0, (1 << 64) - 1), "counter": Integer(0, 1 << 62)})},
-                  optional={"environment": Table(Scalar())})
+                  optional={"environment": Table(Scalar()), KEY: CONTENTS})
 
 
 def load(path: Path) -> Loaded:

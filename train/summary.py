@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import alpha
-import models
+from alpha import models
 from alpha.errors import ConfigError, message
 from alpha.start import STATUSES, Parser
 from train.imports import import_all

@@ -46,7 +46,11 @@ def load(path: Any, map_location: str = "cpu") -> Any:
     """
     tensors, metadata = own.load(path)
     if set(metadata) != {"state"}:
-        raise CheckpointError(message("load", f"{disk.as_path('load', path)} is no file of alpha.save",
+        place = disk.as_path("load", path)
+        if "use" in metadata or "identity" in metadata:
+            raise CheckpointError(message("load", f"{place} is a checkpoint of a run, and no file of alpha.save",
+                                          f'alpha.training.load_run("{place}") has its model, and predicts'))
+        raise CheckpointError(message("load", f"{place} is no file of alpha.save",
                                       "alpha.checkpoint.load reads it; load_torch reads PyTorch's"))
     return _restored(metadata["state"], {name: t.to(map_location) for name, t in tensors.items()})
 

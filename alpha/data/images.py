@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from alpha.core.inputs.kinds import Count, Size
 from alpha.core.names import DEVICES, DTYPES
 from alpha.core.tensor import Tensor, tensor
 from alpha.data.augment import Augment, check_channels
+from alpha.data.draws import balanced_weights, bounds_of, drawn
 from alpha.data.sets import Dataset
 from alpha.random import permutation
 
@@ -30,12 +32,13 @@ def steps_per_epoch(count: Size, batch_size: Count, drop_last: bool = False) -> 
 
 
 def epoch_order(count: int, batch_size: int, seed: int, epoch: int, start_step: int, shuffle: bool, drop_last: bool,
-                joined: bool = False) -> list[np.ndarray]:
+                joined: bool = False, bounds: np.ndarray | None = None) -> list[np.ndarray]:
     """Returns the numbers of the items of each batch of an epoch, from `start_step` on.
 
     Args:
         joined: whether the item before the first one of each batch stands in front of it; before all is the last item
             of the epoch.
+        bounds: of alpha.data.draws, for items that are drawn with weights; None: each comes once.
     Raises DataError if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
     """
     steps = steps_per_epoch(count, batch_size, drop_last) if batch_size > 0 else 0
@@ -46,7 +49,8 @@ def epoch_order(count: int, batch_size: int, seed: int, epoch: int, start_step: 
         raise DataError(message("batches", f"epoch {epoch}, step {start_step} does not exist: there are {steps} "
                                 "steps", "continue with the batch_size and the data set that the run was started "
                                 "with"))
-    order = permutation(seed, epoch, count) if shuffle else np.arange(count)
+    order = (np.arange(count) if not shuffle else permutation(seed, epoch, count) if bounds is None else
+             drawn(bounds, seed, epoch))
     if joined:
         order = np.concatenate([order[-1:], order])
     return [order[step * batch_size : (step + 1) * batch_size + joined] for step in range(start_step, steps)]
@@ -78,9 +82,15 @@ class Images:
         self.labels, self.device, self.data = labels.astype(np.int64, copy=False), device, data
         self.images, self.mean, self.std = (resident(a, device) for a in (images, data.mean, data.std))
 
+    @cached_property
+    def bounds(self) -> np.ndarray:
+        """Of alpha.data.draws, with which each class is drawn equally often."""
+        return bounds_of("batches", balanced_weights(self.labels), len(self.labels))
+
     @checked
     def batches(self, batch_size: int, *, seed: int = 0, epoch: int = 0, start_step: int = 0,
-                augment: Augment | None = None, shuffle: bool = True, drop_last: bool = False) -> Iterator[Batch]:
+                augment: Augment | None = None, shuffle: bool = True, drop_last: bool = False,
+                balance: bool = False) -> Iterator[Batch]:
         """Yields the batches of one epoch, from `start_step` on.
 
         The order is a function of (seed, epoch), and the augmentation of an image one of (seed, epoch, its index): what
@@ -89,16 +99,21 @@ class Images:
             augment: what happens to the images before they are normalised; None is nothing.
             shuffle: False visits the images in order, for evaluation.
             drop_last: leaves out a last batch that is not full.
+            balance: draws each class equally often, with repetition, as many images as there are.
         Yields:
             normalised images of shape (B, H, W, C), float32, and labels of shape (B,), int64; where images are mixed,
             the probabilities of the classes, (B, classes), float32.
         Raises:
             DataError: if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
-            ConfigError: if augment has a mask_fill; DataError: if it does not know images of so many channels.
+            ConfigError: if augment has a mask_fill, or balance is without shuffle. DataError: if augment does not know
+                images of so many channels.
         """
+        if balance and not shuffle:
+            raise ConfigError(message("batches", "balance=True, and shuffle=False: nothing is drawn",
+                                      "leave one of both out"))
         choices = augment or Augment()
         parts = epoch_order(len(self.labels), batch_size, seed, epoch, start_step, shuffle, drop_last,
-                            joined=bool(choices.mixing))
+                            joined=bool(choices.mixing), bounds=self.bounds if balance else None)
         self._check(choices)
         return (self.batch(index, seed=seed, epoch=epoch, augment=augment, rows=rows)
                 for index, rows in choices.rows_ahead(parts, self.images.shape[1:3], seed=seed, epoch=epoch))

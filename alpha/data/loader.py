@@ -18,6 +18,7 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Count, Seed, Size
 from alpha.core.tensor import Tensor, tensor
 from alpha.data.augment import Augment
+from alpha.data.draws import bounds_of
 from alpha.data.forms import Forms, is_bytes, is_floats
 from alpha.data.images import epoch_order, resident, steps_per_epoch
 from alpha.data.items import in_dtype_of_batches, is_of_torch, remedy
@@ -50,6 +51,8 @@ class DataLoader:
             images with masks needs Augment(crop=4, mask_fill=-100), as it lets pixels from outside into both. With
             mixup or cutmix targets are probabilities of the classes, (B, classes), float32; docs/augmentation.md.
         mean, std: of each channel, a number stands for all; for images of 8 bits in units of 255, 0 to 1.
+        weights: one number for each item: how often it is drawn beside others, with repetition; an epoch has as many
+            items as there are. An item that is drawn twice in an epoch is augmented alike. None: each comes once.
         transform: done to the sample of each item by the workers; it gets an array, and, if it has a parameter `rng`, a
             NumPy generator that depends on (seed, epoch, number of the item).
         workers: threads, or processes, that make batches ahead; 0: none.
@@ -63,6 +66,7 @@ class DataLoader:
         pin_memory: taken and not needed: copies go through page-locked memory.
     Attributes:
         epoch: which one the next iteration yields; 0 at first.
+        sample_dtype: of the samples before they are normalised, "uint8" say; None before the first batch.
     Raises:
         ConfigError: a setting is none, or has no effect beside another one.
         DataError: the data has no length or no items, items do not fit each other, mean, std or augment are given and
@@ -73,9 +77,9 @@ class DataLoader:
     @checked
     def __init__(self, data: Any, batch_size: Count = 32, *, shuffle: bool = False, drop_last: bool = False,
                  seed: Seed = 0, augment: Any = None, mean: Any = 0.0, std: Any = 1.0,
-                 transform: Callable[..., Any] | None = None, workers: Size = 0, processes: bool = False,
-                 prefetch: Count | None = None, device: str = "cpu", resident: bool | None = None,
-                 pin_memory: bool = False) -> None:
+                 weights: Any = None, transform: Callable[..., Any] | None = None, workers: Size = 0,
+                 processes: bool = False, prefetch: Count | None = None, device: str = "cpu",
+                 resident: bool | None = None, pin_memory: bool = False) -> None:
         self.data, self.count = _source(data)
         self.batch_size, self.shuffle, self.drop_last, self.seed, self.device = (batch_size, shuffle, drop_last, seed,
                                                                                 device)
@@ -89,6 +93,9 @@ class DataLoader:
         if prefetch is not None and not workers:
             raise ConfigError(message("DataLoader", f"prefetch={prefetch}, and workers={workers}: nobody works ahead",
                                       "pass workers=4, say, or leave prefetch out"))
+        if weights is not None and not shuffle:
+            raise ConfigError(message("DataLoader", "weights are given, and shuffle=False: nothing is drawn",
+                                      "pass shuffle=True, or leave weights out"))
         if resident and workers:
             raise ConfigError(message("DataLoader", f"workers={workers}, and resident=True: images on the device leave "
                                       "workers nothing to do", "leave one of both out"))
@@ -97,7 +104,9 @@ class DataLoader:
             self._classes = self.augment.classes or _classes_of(data)
         self.mean, self.std = self._forms.mean, self._forms.std
         self.epoch = 0
+        self.sample_dtype: str | None = None    # of the samples of a batch, once there was one
         epoch_order(self.count, batch_size, seed, 0, 0, False, drop_last)
+        self._bounds = None if weights is None else bounds_of("DataLoader", weights, self.count)
         self._workers = Workers(Work(self.data, transform, seed), workers, processes, prefetch or 2)
         self._constants: dict[int, tuple[Tensor, Tensor]] = {}  # mean and std, by number of channels
         if isinstance(self.data, tuple) and transform is None:
@@ -132,7 +141,7 @@ class DataLoader:
     def batches(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Yields the batches of an epoch from a step on, whatever was yielded before.  Raises DataError."""
         parts = epoch_order(self.count, self.batch_size, self.seed, epoch, start_step, self.shuffle, self.drop_last,
-                            joined=bool(self.augment.mixing))
+                            joined=bool(self.augment.mixing), bounds=self._bounds)
         if self._images is not None:
             made_ahead = self.augment.rows_ahead(parts, self._images.shape[1:3], seed=self.seed, epoch=epoch)
             return (self._from_resident(epoch, index, rows) for index, rows in made_ahead)
@@ -145,6 +154,7 @@ class DataLoader:
 
     def _from_resident(self, epoch: int, index: np.ndarray, rows: np.ndarray | None) -> tuple[Tensor, ...]:
         assert self._images is not None
+        self.sample_dtype = "uint8"
         x = self._augmented(self._images, tensor(index, device=self.device), None, index, epoch, rows)
         if self._classes:
             return self._mixed(x, self.data[1][index], index, epoch)
@@ -157,6 +167,7 @@ class DataLoader:
 
     def _on_device(self, epoch: int, index: np.ndarray, arrays: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
         first, maps = arrays[0], self._forms.maps(arrays)
+        self.sample_dtype = first.dtype.name
         if is_bytes(first):
             images = tensor(first if first.ndim == 4 else first[..., None], device=self.device)
             position = tensor(np.arange(len(index)), device=self.device)
@@ -193,9 +204,12 @@ class DataLoader:
         """Returns mean and std, one number for each channel, on the device."""
         if channels not in self._constants:
             self._constants[channels] = tuple([  # type: ignore[assignment]
-                tensor(np.broadcast_to(value, (channels,)), device=self.device)
-                for value in (self.mean, self.std)])
+                tensor(value, device=self.device) for value in self.normalisation(channels)])
         return self._constants[channels]
+
+    def normalisation(self, channels: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns mean and std of images with so many channels.  Shape (channels,), float32."""
+        return np.broadcast_to(self.mean, (channels,)), np.broadcast_to(self.std, (channels,))
 
     def _tensor(self, a: np.ndarray) -> Tensor:
         return tensor(in_dtype_of_batches(a), device=self.device)

@@ -41,29 +41,70 @@ def pixels(picture: Any) -> np.ndarray:
     return np.asarray(_converted(picture, mode) if mode else picture)
 
 
-def read(path: Path, size: tuple[int, int] | None) -> np.ndarray:
-    """Returns the picture in a file.  Shape (H, W, 3), uint8.
+def read(path: Path, size: tuple[int, int] | None, channels: int = 3, where: str = "ImageFolder") -> np.ndarray:
+    """Returns the picture in a file.  Shape (H, W, channels), uint8.
 
     Args:
         size: (height, width) that it is scaled to cover, and cut to; None: as it is.
+        channels: 3, colours, or 1, grey.
+        where: who asks, for messages.
     Raises:
         DataError: Pillow is not installed, or the file is no picture of 8 bits a channel.
     """
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise DataError(message("ImageFolder", "reading pictures needs Pillow, which is not installed",
-                                'pip install ".[images]"')) from error
+    Image = _pillow(where, "reading pictures")
     try:
         with Image.open(path) as picture:
-            _check_depth(picture)
-            image = _converted(upright(picture), "RGB")
-            if size is not None:
-                image = ImageOps.fit(image, size[::-1], Image.Resampling.BILINEAR)
-            return np.asarray(image)
+            return _fitted(picture, size, channels)
     except Exception as error:  # a damaged file fails in many ways
-        raise DataError(message("ImageFolder", f"{path} cannot be read: {error}",
+        raise DataError(message(where, f"{path} cannot be read: {error}",
                                 "remove it, or replace it by a picture of 8 bits a channel")) from error
+
+
+def of_array(where: str, a: Any, size: tuple[int, int], channels: int) -> np.ndarray:
+    """Returns an array or a picture of Pillow as `read` returns what is in a file.  Raises DataError.
+
+    Args:
+        a: (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), uint8: grey, colours, colours and transparency.
+    """
+    if isinstance(a, np.ndarray):
+        is_one = a.ndim == 2 or (a.ndim == 3 and a.shape[2] in (1, 3, 4, channels))
+        if a.dtype != np.uint8 or not is_one or not a.size:
+            raise DataError(message(where, f"a picture is an array of {a.dtype} {a.shape}, uint8 of shape (H, W, "
+                                    f"{channels}) or (H, W) is needed", "pixels from 0 to 1 become (a * 255).astype("
+                                    "np.uint8); channels come last"))
+        if a.shape[:2] == size and a.shape[2:] == (channels,):
+            return a
+        if channels not in (1, 3):
+            raise DataError(message(where, f"a picture has shape {a.shape}, {(*size, channels)} is needed, and only "
+                                    "grey and colours can be scaled", "scale it before"))
+        Image = _pillow(where, f"bringing an array of {a.shape} to {(*size, channels)}")
+        a = Image.fromarray(a[..., 0] if a.ndim == 3 and a.shape[2] == 1 else a)
+    try:
+        return _fitted(a, size, channels)
+    except Exception as error:
+        raise DataError(message(where, f"a picture cannot be used: {error}",
+                                "pass a picture of 8 bits a channel")) from error
+
+
+def _fitted(picture: Any, size: tuple[int, int] | None, channels: int) -> np.ndarray:
+    from PIL import Image, ImageOps
+
+    _check_depth(picture)
+    image = _converted(upright(picture), "RGB")
+    if channels == 1:
+        image = image.convert("L")
+    if size is not None:
+        image = ImageOps.fit(image, size[::-1], Image.Resampling.BILINEAR)
+    return np.asarray(image).reshape(image.height, image.width, channels)
+
+
+def _pillow(where: str, what: str) -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError(message(where, f"{what} needs Pillow, which is not installed",
+                                'pip install ".[images]"')) from error
+    return Image
 
 
 def _converted(picture: Any, mode: str) -> Any:

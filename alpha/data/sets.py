@@ -39,6 +39,7 @@ class Dataset:
         mean, std: per channel, of the training images in units of 255.  Shape (C,), float32.
         train_images, test_images: shape (N, H, W, C), NHWC, uint8; they may be files in memory (np.memmap).
         train_labels, test_labels: indices into classes.  Shape (N,), int64.
+        val_images, val_labels: those to validate on, where the data set has its own; None: `split` holds some out.
     Raises:
         DataError: if a shape, a dtype or a label does not fit, or a split is empty.
     """
@@ -51,6 +52,8 @@ class Dataset:
     train_labels: np.ndarray
     test_images: np.ndarray
     test_labels: np.ndarray
+    val_images: np.ndarray | None = None
+    val_labels: np.ndarray | None = None
 
     def __init_subclass__(cls) -> None:
         raise ArgumentError(message(cls.__name__, "Dataset is a set of images in memory, no base of one's own",
@@ -58,8 +61,14 @@ class Dataset:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(_NAMES.take("Dataset", "classes", self.classes)))
+        if (self.val_images is None) != (self.val_labels is None):
+            there, lost = ("images", "labels") if self.val_labels is None else ("labels", "images")
+            self._refuse(f"val_{there} is given and val_{lost} is None", "give both, or neither")
         for part, images, labels in (("train", self.train_images, self.train_labels),
-                                     ("test", self.test_images, self.test_labels)):
+                                     ("test", self.test_images, self.test_labels),
+                                     ("val", self.val_images, self.val_labels)):
+            if images is None or labels is None:
+                continue
             if images.ndim != 4 or images.dtype != np.uint8 or images.shape[1:] != self.image_shape:
                 self._refuse(f"{part}_images is {images.dtype} {images.shape}, expected uint8 (N, H, W, C) with "
                              f"(H, W, C) = {self.image_shape}", "convert the images to uint8 in NHWC layout")
@@ -152,7 +161,8 @@ DATASETS: dict[str, Entry] = {}
 def register_dataset(read: Any = None, *, augment: str = "none") -> Any:
     """Registers a function that returns a Dataset, or its parts (train, test), as a data set of its name.
 
-    It gets those of data_dir (a Path or None), download and seed that it takes. See Dataset.of for the parts.
+    It gets those of data_dir (a Path or None), download and seed that it takes, and of image_size (an int) and skip_bad
+    where they are given. See Dataset.of for the parts.
     Args:
         augment: what happens to the training images, if --augment does not say.
     """
@@ -160,9 +170,13 @@ def register_dataset(read: Any = None, *, augment: str = "none") -> Any:
     return decorator(DATASETS, "register_dataset", "a data set", read, lambda thing: Entry(thing, augment, thing))
 
 
-def read_dataset(name: str, data_dir: Path | None, download: bool, seed: int) -> Dataset:
-    """Returns the data set of a name in the registry.  Raises DataError."""
-    found = call_with(f"data set {name}", DATASETS[name].read, data_dir=data_dir, download=download, seed=seed)
+def read_dataset(name: str, entry: Entry, **settings: Any) -> Dataset:
+    """Returns a data set.  Raises DataError.
+
+    Args:
+        settings: data_dir (a Path or None), download, seed and others, of which its function gets those that it takes.
+    """
+    found = call_with(f"data set {name}", entry.read, **settings)
     if isinstance(found, tuple) and len(found) == 2:
         return Dataset.of(name, *found)
     if not isinstance(found, Dataset):
@@ -188,7 +202,8 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = True, s
     if name not in DATASETS:
         raise DataError(message("load", f"there is no data set {name!r}{did_you_mean(name, DATASETS)}",
                                 f"choose one of {', '.join(DATASETS)}, or --import the file that registers it"))
-    return read_dataset(name, None if data_dir is None else Path(data_dir), download, seed)
+    return read_dataset(name, DATASETS[name], data_dir=None if data_dir is None else Path(data_dir), download=download,
+                        seed=seed)
 
 
 def _register_all(name: str) -> None:
@@ -227,11 +242,17 @@ def split(data: Dataset, val_size: FiniteNumber, seed: Seed) -> Split:
     """Holds validation images out of the training images; the test set is untouched.
 
     Args:
-        val_size: a share of the training images if below 1, else their number; 0 holds nothing out.
+        val_size: a share of the training images if below 1, else their number; 0 holds nothing out. A data set with
+            validation images of its own takes 0, and gives those.
         seed: of the choice, in which every class keeps its proportion.
     Raises:
-        DataError: if val_size is negative or leaves no image to train on.
+        DataError: if val_size is negative or leaves no image to train on, or the data set has validation images.
     """
+    if data.val_images is not None and data.val_labels is not None:
+        if val_size:
+            raise DataError(message("split", f"{data.name} has {len(data.val_labels)} validation images of its own, "
+                                    f"and val_size={val_size} would hold others out", "pass val_size=0"))
+        return Split(data.train_images, data.train_labels, data.val_images, data.val_labels)
     count = len(data.train_labels)
     size = round(val_size * count) if 0 <= val_size < 1 else int(val_size)
     if val_size >= 1 and val_size != size:

@@ -51,8 +51,8 @@ TENSOR = {
 }
 
 TOP = {
-    "models": "import models; models.create(name), with a name of models.list()", "train": "alpha.training.fit(model, "
-    "train, val), or the command alpha train", "functional": "it is alpha.nn.functional",
+    "train": "alpha.training.fit(model, train, val), or the command alpha train",
+    "functional": "it is alpha.nn.functional",
     "nn.functional": "alpha.nn.functional", "set_default_dtype": "pass dtype=, or use alpha.precision(...)",
     "set_default_device": "pass device=", "compile": "alpha.capture(step) records a training step; no compiler is "
     "needed", "Size": "shapes are tuples", "FloatTensor": "alpha.tensor(values)",

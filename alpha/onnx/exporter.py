@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from alpha.core.errors import ConfigError, message, remedy, warn
+from alpha.core.errors import ArgumentError, ConfigError, message, remedy, shown, warn
 from alpha.core.inputs.arguments import checked
 from alpha.core.precision import mode
 from alpha.core.tensor import Tensor
@@ -24,8 +25,8 @@ DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "FLOAT16", "int64"
 
 
 @checked
-def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path, *, channels_first: bool = True
-           ) -> None:
+def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path, *, channels_first: bool = True,
+           metadata: Mapping[str, str] | None = None) -> None:
     """Writes what a model computes in inference mode as an ONNX file.
 
     The forward pass is traced, as by alpha.inference. Maps have channels first in the file, as is usual there; filters,
@@ -37,13 +38,18 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
         example: a tensor, or a tuple of what the model takes; the first axis is that of the samples.
         path: of the file.
         channels_first: whether the file's inputs and outputs of four axes are (N, C, H, W); else they are as here.
+        metadata: texts by name, which the file has beside the graph.
     Raises:
-        ArgumentError: model or example are something else.
+        ArgumentError: model, example or metadata are something else.
         ConfigError: the package onnx is not installed, an op has no counterpart in ONNX, or
             path cannot be written.
         GraphError: what the model does depends on the elements of its input.
     """
     examples = examples_of(WHERE, model, example)
+    texts = dict(metadata or {})
+    if not all(isinstance(text, str) for pair in texts.items() for text in pair):
+        raise ArgumentError(message(WHERE, f"metadata is {shown(texts)}, texts by name are needed",
+                                    "make texts of the values: json.dumps(value)"))
     if any(t.device != "cpu" for t in (*examples, *model.parameters())) or mode().name != "fp32":
         raise refuse(f"the model is on {next((p.device for p in model.parameters()), 'cpu')}, the example on "
                      f"{examples[0].device}, in {mode().name}", 'export on the CPU in fp32: model.to("cpu")')
@@ -61,7 +67,7 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
                      "compute with ops on tensors alone, without numbers made of x.shape[0]; or export with the number "
                      "of samples that the file shall take"))
         made = _built(program, batch, channels_first)
-    _write(onnx, *made, type(model).__name__, Path(path))
+    _write(onnx, *made, type(model).__name__, Path(path), texts)
 
 
 def _built(program: Program, batch: Batch, channels_first: bool) -> tuple[Graph, list[Any], list[Any]]:
@@ -96,11 +102,14 @@ def _described(graph: Graph, name: str, value: Value, layout: str) -> Any:
     return graph.onnx.helper.make_tensor_value_info(name, kind, sizes)
 
 
-def _write(onnx: Any, graph: Graph, inputs: list[Any], outputs: list[Any], name: str, path: Path) -> None:
+def _write(onnx: Any, graph: Graph, inputs: list[Any], outputs: list[Any], name: str, path: Path,
+           texts: Mapping[str, str]) -> None:
     weights = [onnx.numpy_helper.from_array(a, n) for n, a in graph.weights.items()]
     made = onnx.helper.make_model(onnx.helper.make_graph(graph.nodes, name, inputs, outputs, weights),
                                   opset_imports=[onnx.helper.make_opsetid("", OPSET)], producer_name="alpha",
                                   ir_version=IR_VERSION)
+    if texts:
+        onnx.helper.set_model_props(made, dict(texts))
     onnx.checker.check_model(made)
     try:
         onnx.save(made, str(path))

@@ -1,1 +1,4 @@
-"""programs: what the command `alpha` runs."""
+"""What the command `alpha` runs beside training: predict, evaluate, export; compare.
+
+Each module has `main(argv)`, which returns the exit status; errors are alpha's own, and the command tells them.
+"""

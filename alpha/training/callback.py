@@ -70,6 +70,10 @@ class Lines(Callback):
         print(f"epoch {row['epoch']}/{self.epochs}  {'  '.join(parts)}  lr {row['lr']:.2g}  {row['seconds']:.1f} s",
               flush=True)
 
+    def on_end(self, run: Trainer) -> None:
+        if run.why:
+            print(f"the run ends: {run.why}", flush=True)
+
 
 def as_callbacks(given: Any) -> list[Callback]:
     """Returns what was given as `callbacks` as a list of Callback objects.  Raises ConfigError."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from alpha import optim
 from alpha.core.config import config
+from alpha.core.errors import ConfigError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Count, NonNegative, Seed, Size
-from alpha.core.inputs.registry import parameters_of
+from alpha.core.inputs.registry import did_you_mean, parameters_of
 from alpha.core.precision import MODES
 from alpha.core.precision import precision as in_precision
 from alpha.data.loader import DataLoader
@@ -18,20 +21,27 @@ from alpha.nn import Module
 from alpha.nn.module import modes_kept
 from alpha.training import settings as of_settings
 from alpha.training.callback import Callback, Lines, as_callbacks
-from alpha.training.history import History
-from alpha.training.metrics import Metric, accuracy, named
+from alpha.training.history import History, columns_of, mode_of
+from alpha.training.metrics import Metric, OverEpoch, accuracy, named
+from alpha.training.options import documented
+from alpha.training.parts import frozen_parts, read_start, start_from, to_freeze
 from alpha.training.registries import find_loss
+from alpha.training.saving import Saving, folder_of
+from alpha.training.stopping import EarlyStopping
 from alpha.training.trainer import Trainer
 
 
 @checked
 def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count = 1,
         batch_size: Count | None = None, optimizer: Any = "sgd", lr: Any = None, schedule: Any = None,
-        warmup_steps: Size = 0, loss: Any = "cross_entropy", metrics: Any = None, callbacks: Any = (),
-        device: str | None = None, precision: str | None = None, augment: Any = None, mean: Any = None, std: Any = None,
-        max_steps: Count | None = None, clip: NonNegative = 0.0, ema: float = 0.0, seed: Seed | None = None,
-        workers: Size | None = None, processes: bool | None = None, drop_last: bool | None = None,
-        progress: bool = True, **settings: Any) -> History:
+        warmup_steps: Size = 0, loss: Any = "cross_entropy", loss_options: Any = None, metrics: Any = None,
+        callbacks: Any = (), device: str | None = None, precision: str | None = None, augment: Any = None,
+        mean: Any = None, std: Any = None, max_steps: Count | None = None, clip: NonNegative = 0.0, ema: float = 0.0,
+        accumulate: Count = 1, patience: Size = 0, metric: str | None = None, mode: str | None = None,
+        freeze: Any = (), lr_scale: Any = (), finetune: str | Path | None = None, balance: bool = False,
+        seed: Seed | None = None, workers: Size | None = None, processes: bool | None = None,
+        drop_last: bool | None = None, output: str | Path | None = None, progress: bool = True, **settings: Any
+        ) -> History:
     """Trains a model and returns what was measured, one row per epoch.
 
         history = fit(net, (images, labels), (test_images, test_labels), epochs=5, optimizer="adam", lr=1e-3)
@@ -42,7 +52,6 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
             statistics); a model that is in inference mode as a whole is trained as a whole.
         train_data, val_data: (images, labels), or what alpha.data.DataLoader takes; or a DataLoader, or any object with
             a length that yields batches (x, y), anew each time it is iterated over.
-        epochs, max_steps: passes over train_data; it ends after max_steps steps, if epochs has not ended before.
         batch_size, augment, mean, std, seed, workers, processes, drop_last: of the DataLoader that is made of the data,
             with its defaults (batch_size 32, seed 0); augment, seed and drop_last of the training data alone.
         optimizer: a name, an Optimizer, or a class or function `(named_parameters, lr=...)`.
@@ -50,39 +59,67 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
         schedule, warmup_steps: course of the learning rate where lr is a number: a name, or a function as
             `register_schedule` describes; default "constant".
         loss: a name, a function (outputs, targets) -> Tensor of shape (), or a module.
+        loss_options: a dict of what the loss takes beside outputs and targets, {"label_smoothing": 0.1} say.
         metrics: functions (outputs, targets), by name or in a list; default accuracy for cross_entropy, else none.
         callbacks: alpha.training.Callback objects, or functions (run, row) that are called after each epoch.
         device, precision: where and how to compute; default where the model is, and as configured.
-        clip: largest norm of the whole gradient; 0 is off.
-        ema: decay of the moving average of the weights; 0 is off. It is validated too, in columns ema_val_*, and
-            returned as `history.ema`; val_* are of the weights that the model is left with.
+        {shared}
+        output: a folder to which the model is saved after each epoch, last.safetensors and best.safetensors, each with
+            all that `alpha.training.load_run` and the commands need to use it, and metrics.csv.
         progress: whether each epoch is printed.
         settings: more of the optimizer (momentum, weight_decay, ...) and of the schedule (gamma, step_size, ...).
     Returns:
-        the History; the model is left in the modes that it had, with the last weights.
+        the History; the model is left in the modes that it had, with the last weights. `history.ema` has the average.
     Raises:
         ConfigError: a name or a setting is unknown, or has no effect; the optimizer does not change this model.
         AnomalyError: the loss is not finite.
     """
-    watchers = as_callbacks(callbacks)
-    if device is not None:
-        model.to(device)
-    place = next((p.device for p in model.parameters()), device or "cpu")
-    train, val = of_settings.loaders(
-        train_data, val_data, dict(batch_size=batch_size, mean=mean, std=std, workers=workers, processes=processes),
-        dict(augment=augment, seed=seed, drop_last=drop_last), place)
-    course = dict(total_steps=epochs * len(train), steps_per_epoch=len(train), epochs=epochs)
-    made = of_settings.optimizer_of(model, optimizer, lr, schedule, warmup_steps, settings, course,
-                                    max_steps or course["total_steps"], parameters_of(fit))
-    mode = precision or config.precision
-    run = Trainer(model, made, find_loss("fit", loss), _metrics(metrics, loss), epochs=epochs,
-                  steps_per_epoch=len(train), max_steps=max_steps, clip=clip,
-                  ema=optim.ExponentialMovingAverage(model, ema) if ema else None,
-                  scaler=optim.LossScaler(place) if mode in MODES and MODES[mode].scales_loss else None)
+    return _fitted(SimpleNamespace(**locals()))
+
+
+fit.__doc__ = documented(fit.__doc__)
+
+
+def _fitted(given: SimpleNamespace) -> History:
+    """Trains as the arguments of `fit` say."""
+    watchers, model, val_data = as_callbacks(given.callbacks), given.model, given.val_data
+    if given.device is not None:
+        model.to(given.device)
+    frozen = to_freeze(model, given.freeze)
+    start = None if given.finetune is None else read_start(given.finetune)
+    place = next((p.device for p in model.parameters()), given.device or "cpu")
+    train, val = of_settings.loaders(given.train_data, val_data, *of_settings.of_loaders(given, start), place)
+    steps = -(-len(train) // given.accumulate)
+    course = dict(total_steps=given.epochs * steps, steps_per_epoch=steps, epochs=given.epochs)
+    made = of_settings.optimizer_of(model, given.optimizer, given.lr, given.schedule, given.warmup_steps,
+                                    given.settings, course, given.max_steps or course["total_steps"],
+                                    parameters_of(fit), given.lr_scale, frozen)
+    numbers, measures = given.precision or config.precision, _metrics(given.metrics, given.loss)
+    loss = find_loss("fit", given.loss, options=given.loss_options)
+    columns = columns_of(measures, val_data is not None, bool(given.ema))
+    whole = [name for name, metric in measures.items() if isinstance(metric, OverEpoch)]
+    _check_best(given, [name for name in columns if name.removeprefix("train_") not in whole])
+    if whole and val_data is None:
+        raise ConfigError(message("fit", f"the metric {whole[0]!r} is of all samples of a validation, and val_data is "
+                                  "None", "pass val_data, or leave it out"))
+    if given.patience:
+        column = "train_loss" if val_data is None and given.metric is None else given.metric
+        watchers = [EarlyStopping(given.patience, column, given.mode), *watchers]
+    if given.output is not None:
+        watchers = [Saving(folder_of("fit", given.output), given.train_data, train, given.loss, given.metric,
+                           given.mode), *watchers]
+    if start is not None:
+        start_from(model, start)
+    run = Trainer(model, made, loss, measures, epochs=given.epochs, steps_per_epoch=steps, max_steps=given.max_steps,
+                  clip=given.clip, accumulate=given.accumulate,
+                  ema=optim.ExponentialMovingAverage(model, given.ema) if given.ema else None,
+                  scaler=optim.LossScaler(place) if numbers in MODES and MODES[numbers].scales_loss else None)
     try:
-        return _made(run, train, val, [*([Lines(epochs)] if progress else []), *watchers], precision)
+        with frozen_parts(model, frozen):
+            return _made(run, train, val, [*([Lines(given.epochs)] if given.progress else []), *watchers],
+                         given.precision)
     finally:
-        for made_here, data in ((train, train_data), (val, val_data)):
+        for made_here, data in ((train, given.train_data), (val, val_data)):
             if made_here is not data and isinstance(made_here, DataLoader):
                 made_here.close()
 
@@ -97,6 +134,20 @@ def _made(run: Trainer, train: Any, val: Any, callbacks: list[Callback], precisi
 
 def _epoch_of(batches: Any, epoch: int, step: int) -> Iterable[Any]:
     return batches.batches(epoch, step) if isinstance(batches, DataLoader) else iter(batches)
+
+
+def _check_best(given: SimpleNamespace, columns: list[str]) -> None:
+    """Raises ConfigError for a rule of the best epoch that would have no effect, or that is none."""
+    metric, mode = given.metric, given.mode
+    for name, value in (("metric", metric), ("mode", mode)):
+        if value is not None and given.output is None and not given.patience:
+            raise ConfigError(message("fit", f"{name}={value!r} says which epoch is the best, and nothing is kept",
+                                      f"pass output=FOLDER or patience=3, or leave {name} out"))
+    if metric is not None and metric not in columns:
+        raise ConfigError(message("fit", f"there is no column {metric!r}{did_you_mean(metric, columns)}",
+                                  f"use one of {', '.join(columns)}; val_ needs val_data"))
+    if metric is not None or mode is not None:
+        mode_of(metric or "val_accuracy", mode)
 
 
 def _metrics(given: Any, loss: Any) -> dict[str, Metric]:

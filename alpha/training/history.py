@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alpha import optim
-from alpha.core.errors import NotFoundError, message
+from alpha.core.errors import ConfigError, NotFoundError, message, shown
 from alpha.core.inputs.registry import did_you_mean
 
 Row = Mapping[str, Any]  # one epoch: a value per column; val_* are None without validation data
@@ -75,14 +75,52 @@ class Progress:
             self.epoch += 1
             self.loss_sum, self.sums, self.images, self.seconds = 0.0, {}, 0, 0.0
 
-    def best(self) -> Row | None:
-        """Returns the row with the highest validation accuracy, the later one of equals; None without validation.
+    def best(self, metric: str | None = None, mode: str | None = None) -> Row | None:
+        """Returns the row that is best by a column; see `best_of`."""
+        return best_of(self.history, metric, mode)
 
-        With a moving average it is the accuracy of the average that counts.
-        """
-        def accuracy(row: Row) -> float | None:
-            averaged: float | None = row.get(f"{AVERAGED}val_accuracy")
-            return averaged if averaged is not None else row.get("val_accuracy")
 
-        rows = [(found, row["epoch"], row) for row in self.history if (found := accuracy(row)) is not None]
-        return max(rows, key=lambda found: found[:2], default=(None, None, None))[2]
+def best_of(rows: Sequence[Row], metric: str | None = None, mode: str | None = None) -> Row | None:
+    """Returns the row that is best by a column, the later one of equals; None where no row has a value there.
+
+    Args:
+        metric: the column; default the validation accuracy, or the validation loss where there is no accuracy. Of both
+            that of the moving average counts, where there is one.
+        mode: "max" where more is better, "min" where less is; default as the column's name says.
+    """
+    sign = 1.0 if mode_of(metric or default_metric(rows), mode) == "max" else -1.0
+    found = [(sign * value, row["epoch"], row) for row in rows if (value := measured(row, metric)) is not None]
+    return max(found, key=lambda found: found[:2], default=(None, None, None))[2]
+
+
+def columns_of(metrics: Iterable[str], validated: bool, averaged: bool) -> list[str]:
+    """Returns the columns of a history that say how good an epoch was.
+
+    Args:
+        metrics: names of what is measured beside the loss.
+        validated, averaged: whether there are validation data, and a moving average.
+    """
+    parts = ["train_", *(["val_"] * validated), *([f"{AVERAGED}val_"] * (validated and averaged))]
+    return [part + name for part in parts for name in ("loss", *metrics)]
+
+
+def default_metric(rows: Sequence[Row]) -> str:
+    """Returns the column by which an epoch is the best, if none is given."""
+    return "val_loss" if rows and "val_accuracy" not in rows[-1] else "val_accuracy"
+
+
+def measured(row: Row, metric: str | None) -> float | None:
+    """Returns the number of a row by which it is good or bad; None where nothing was measured."""
+    name = metric or default_metric([row])
+    averaged: float | None = row.get(f"{AVERAGED}{name}") if metric is None else None
+    return averaged if averaged is not None else row.get(name)
+
+
+def mode_of(metric: str, mode: str | None) -> str:
+    """Returns "min" or "max".  Raises ConfigError where it is neither given nor told by the name of the column."""
+    if mode in ("min", "max"):
+        return str(mode)
+    if mode is None and metric.endswith(("loss", "accuracy")):
+        return "min" if metric.endswith("loss") else "max"
+    what = f"mode is {shown(mode)}" if mode is not None else f"metric is {metric!r}, and mode is not given"
+    raise ConfigError(message("metric", what, 'pass mode="min" where less is better, mode="max" where more is'))

@@ -14,6 +14,7 @@ import numpy as np
 
 from alpha import ops
 from alpha.core.errors import ConfigError, message, shown
+from alpha.core.inputs.arguments import bound
 from alpha.core.inputs.registry import takes_both
 from alpha.core.tensor import Tensor
 
@@ -49,6 +50,42 @@ class Accuracy:
 
 
 accuracy = Accuracy()
+
+
+class OverEpoch:
+    """A metric of all samples of a validation at once, computed by NumPy; `over_epoch` makes one."""
+
+    def __init__(self, function: Callable[[np.ndarray, np.ndarray], Any]) -> None:
+        takes_both("over_epoch", f"the function {shown(function)}", function)
+        self.function = function
+        self.__name__ = str(getattr(function, "__name__", type(function).__name__))
+
+    def __call__(self, outputs: np.ndarray, targets: np.ndarray) -> float:
+        """Returns the number that the function gives.  Raises ConfigError where it gives none."""
+        value = self.function(outputs, targets)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ConfigError(message("metrics", f"{self.__name__} returned {shown(value)}, a number is needed",
+                                      "return one figure of all samples; per_class has those of each class")) from None
+
+
+@bound
+def over_epoch(function: Callable[[np.ndarray, np.ndarray], Any]) -> OverEpoch:
+    """Returns a metric that is computed once, of all samples of a validation: not a mean of batches.
+
+        f1 = over_epoch(lambda outputs, targets: f1_score(targets, outputs.argmax(1), average="macro"))
+        fit(model, train, val, metrics={"accuracy": accuracy, "f1": f1})
+
+    The columns are val_f1 and, with a moving average, ema_val_f1; train_f1 is empty, as weights change in an epoch.
+    Args:
+        function: (outputs, targets) -> a number; both are NumPy's, shapes (N, ...), of NumPy or of another library.
+    Raises:
+        ConfigError: it does not take the two, or gives no number.
+    """
+    if not callable(function):
+        raise ConfigError(message("over_epoch", f"{shown(function)} is no function", "pass a function of two arrays"))
+    return OverEpoch(function)
 
 
 def named(metrics: Any) -> dict[str, Metric]:

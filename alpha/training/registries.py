@@ -9,7 +9,7 @@ notebook registers again replaces what it registered before; a name of another f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from alpha.core.tensor import Tensor
 from alpha.nn import Module
 from alpha.optim import schedule
 from alpha.optim.schedule import Schedule
+from alpha.training.options import check_names
 
 Loss = Callable[..., Tensor]
 
@@ -135,19 +136,30 @@ def make_schedule(where: str, what: Any, *, warmup_steps: int = 0, **course: Any
     return made
 
 
-def find_loss(where: str, what: Any, label_smoothing: float = 0.0) -> Loss:
-    """Returns the loss of a name, or the function that is given.  Raises ConfigError."""
+def find_loss(where: str, what: Any, label_smoothing: float = 0.0, options: Mapping[str, Any] | None = None) -> Loss:
+    """Returns the loss of a name, or the function that is given.
+
+    options: what it takes beside (outputs, targets), by name.
+    Raises ConfigError.
+    """
     loss = find(LOSSES, where, "loss", what) if isinstance(what, str) else what
     if not callable(loss):
         raise ConfigError(message(where, f"loss is {loss!r:.60}", f"use one of {', '.join(LOSSES)}, or a function "
                                   "(outputs, targets) -> Tensor"))
     takes_both(where, f"the loss {loss!r:.60}", loss.forward if isinstance(loss, Module) else loss)
-    if not label_smoothing:
+    given, function = dict(options or {}), loss.forward if isinstance(loss, Module) else loss
+    if label_smoothing:
+        if "label_smoothing" in given:
+            raise ConfigError(message(where, f"label_smoothing is {label_smoothing:g}, and an option says "
+                                      f"{shown(given['label_smoothing'])}", "give it once"))
+        if isinstance(loss, Module) or "label_smoothing" not in parameters_of(function):
+            raise ConfigError(message(where, f"the loss {what!r:.60} takes no label_smoothing, it is "
+                                      f"{label_smoothing:g}", "leave it out, or give the loss that argument"))
+        given["label_smoothing"] = label_smoothing
+    if not given:
         return loss
-    if isinstance(loss, Module) or "label_smoothing" not in parameters_of(loss):
-        raise ConfigError(message(where, f"the loss {what!r:.60} takes no label_smoothing, it is {label_smoothing:g}",
-                                  "leave it out, or give the loss that argument"))
-    return lambda outputs, targets: loss(outputs, targets, label_smoothing=label_smoothing)
+    check_names(where, given, f"the loss {what!r:.60}", function, {}, 2)
+    return lambda outputs, targets: loss(outputs, targets, **given)
 
 
 # ---- ours ------------------------------------------------------------------------------------------------------------

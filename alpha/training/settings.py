@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from alpha import optim
 from alpha.core.errors import ConfigError, message, shown
 from alpha.core.inputs.registry import did_you_mean, find, parameters_of
+from alpha.data.draws import balanced_weights
+from alpha.data.folder import ImageFolder
 from alpha.data.loader import DataLoader
 from alpha.data.sets import Dataset
 from alpha.nn import Module
 from alpha.optim.schedule import Schedule
+from alpha.training.parts import Start, scaled_groups
 from alpha.training.registries import (
     OPTIMIZERS,
     SCHEDULES,
@@ -72,6 +76,33 @@ def loaders(train_data: Any, val_data: Any, both: dict[str, Any], training: dict
     return train, None if val_data is None else as_batches("val_data", val_data, **common)
 
 
+def of_loaders(given: SimpleNamespace, start: Start | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the settings of the loaders that fit makes: those of both, and those of the training data alone.
+
+    Args:
+        given: the arguments of fit.
+        start: the run that the model begins with; its mean and std count where none are given.
+    """
+    mean, std = given.mean, given.std
+    if start is not None and mean is None and std is None and is_made_of(given.train_data):
+        mean, std = (start.use["inputs"][name] or None for name in ("mean", "std"))
+    return (dict(batch_size=given.batch_size, mean=mean, std=std, workers=given.workers, processes=given.processes),
+            dict(augment=given.augment, seed=given.seed, drop_last=given.drop_last,
+                 weights=weights_of(given.train_data) if given.balance else None))
+
+
+def weights_of(data: Any) -> Any:
+    """Returns weights with which every class of the training data is drawn equally often.  Raises ConfigError."""
+    labels = (data.train_labels if isinstance(data, Dataset) else
+              data[1] if isinstance(data, (tuple, list)) and len(data) == 2 else
+              [label for _, label in data.files] if isinstance(data, ImageFolder) else getattr(data, "targets", None))
+    if labels is None or not is_made_of(data):
+        raise ConfigError(message("fit", f"balance=True, and the labels of train_data, {shown(data)}, are not known "
+                                  "before it is read", "pass (images, labels), a Dataset or an ImageFolder; or a "
+                                  "DataLoader(data, weights=..., shuffle=True)"))
+    return balanced_weights(labels)
+
+
 def _short(value: Any) -> str:
     return shown(value).partition(" (")[0]
 
@@ -80,7 +111,8 @@ def _short(value: Any) -> str:
 
 
 def optimizer_of(model: Module, what: Any, lr: Any, schedule: Any, warmup_steps: int, settings: dict[str, Any],
-                 course: dict[str, int], steps: int, others: Iterable[str]) -> optim.Optimizer:
+                 course: dict[str, int], steps: int, others: Iterable[str], scales: Any = (),
+                 frozen: Mapping[str, Any] | None = None) -> optim.Optimizer:
     """Returns the optimizer of the call, with its schedule.
 
     Args:
@@ -88,10 +120,15 @@ def optimizer_of(model: Module, what: Any, lr: Any, schedule: Any, warmup_steps:
         course: what a schedule is told of the run.
         steps: after how many the run ends, if its epochs have not ended before.
         others: names of fit's own settings, one of which may have been meant.
+        scales: factors on the learning rate by pattern.
+        frozen: parameters that it does not get, by name.
     Raises:
         ConfigError: a setting is unknown, or would have no effect beside another one.
     """
-    _check_beside(what, lr, schedule, warmup_steps, settings)
+    if scales != () and not isinstance(scales, Mapping):
+        raise ConfigError(message("fit", f"lr_scale is {shown(scales)}, factors by name are needed",
+                                  "pass lr_scale={'layer1.*': 0.1}"))
+    _check_beside(what, lr, schedule, warmup_steps, {**settings, **({"lr_scale": scales} if scales else {})})
     if isinstance(what, optim.Optimizer):
         return what
     entry = find(OPTIMIZERS, "fit", "optimizer", what) if isinstance(what, str) else None
@@ -118,7 +155,11 @@ def optimizer_of(model: Module, what: Any, lr: Any, schedule: Any, warmup_steps:
     if rate is not None and not callable(rate):
         rate = _schedule(function, warmup_steps, rate, {**course, **{k: v for k, v in settings.items()
                                                                      if k in taken[1]}}, steps)
-    return make_optimizer("fit", what, model.named_parameters(), rate if "lr" in taken[0] else None,
+    if scales and ("lr" not in taken[0] or rate is None):
+        raise ConfigError(message("fit", f"lr_scale is given, and the optimizer {shown(what)} has no lr that it scales",
+                                  "pass lr=1e-3, say, or leave lr_scale out"))
+    params = scaled_groups(model, scales or {}, rate if rate is not None else 0.0, frozen or {})
+    return make_optimizer("fit", what, params, rate if "lr" in taken[0] else None,
                           **{k: v for k, v in settings.items() if k in taken[0]})
 
 

@@ -8,35 +8,31 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from alpha import ops, optim
 from alpha.capture import capture
 from alpha.core.device import get_backend
 from alpha.core.errors import AnomalyError, ConfigError, DataError, message, shown
 from alpha.core.graph import no_grad
-from alpha.core.tensor import Tensor
+from alpha.core.inputs.kinds import Count
+from alpha.core.tensor import Tensor, tensor
 from alpha.nn import Module
 from alpha.nn.module import evaluating
 from alpha.optim.recorded import can_record
 from alpha.training.callback import Callback, check_callbacks
 from alpha.training.effects import FirstSteps, check_parameters
 from alpha.training.history import AVERAGED, History, Progress, Row
-from alpha.training.metrics import Metric, prepared, total
+from alpha.training.metrics import Metric, OverEpoch, prepared, total
 from alpha.training.registries import Loss
+from alpha.training.steps import Batch, Readings, ended, mean_of, pairs, progress_bar
 
 MIB = 1 << 20
-READ_AFTER = 16  # steps until a loss is looked at: it has come by then, and neither device nor host waits for it
-
-Batch = tuple[Tensor, Tensor]
 
 
 class Trainer:
@@ -46,11 +42,13 @@ class Trainer:
         model: computes the outputs of a batch.
         optimizer: updates its parameters.
         loss: (outputs, targets) -> Tensor of shape (), the mean over the batch.
-        metrics: by name; see alpha.training.metrics.
+        metrics: by name; see alpha.training.metrics. Those of `over_epoch` are of the validation alone.
         epochs, steps_per_epoch, max_steps: how long the run is.
         clip: largest norm of the whole gradient; 0 is off.
         ema: average of the weights, which is validated beside them.
         scaler: of the loss, in fp16.
+        accumulate: batches whose gradients are added up for one step: the loss is then the mean over the samples of
+            all of them. A batch norm sees one batch at a time.
     Raises:
         ConfigError: when it runs, the optimizer has parameters of which neither the model nor the loss knows, or does
             not change the model.
@@ -58,24 +56,36 @@ class Trainer:
 
     def __init__(self, model: Module, optimizer: optim.Optimizer, loss: Loss, metrics: Mapping[str, Metric], *,
                  epochs: int, steps_per_epoch: int, max_steps: int | None = None, clip: float = 0.0,
-                 ema: optim.ExponentialMovingAverage | None = None, scaler: optim.LossScaler | None = None) -> None:
-        self.model, self.optimizer, self.loss, self.metrics = model, optimizer, loss, dict(metrics)
+                 ema: optim.ExponentialMovingAverage | None = None, scaler: optim.LossScaler | None = None,
+                 accumulate: Count = 1) -> None:
+        self.model, self.optimizer, self.loss = model, optimizer, loss
+        self.metrics = {name: metric for name, metric in metrics.items() if not isinstance(metric, OverEpoch)}
+        self.whole: dict[str, Any] = {name: metric for name, metric in metrics.items() if isinstance(metric, OverEpoch)}
         self.epochs, self.steps_per_epoch, self.max_steps = epochs, steps_per_epoch, max_steps
-        self.clip, self.ema, self.scaler = clip, ema, scaler
+        if accumulate < 1:
+            raise ConfigError(message("Trainer", f"accumulate={accumulate}, it counts the batches of a step",
+                                      "pass 1, or more"))
+        self.clip, self.ema, self.scaler, self.accumulate = clip, ema, scaler, accumulate
         self._parts: tuple[Any, ...] = ()   # that `_prepare` was called for
         self._modes: list[tuple[Module, bool]] = []     # of the modules, in which the last epoch was trained
         self._first: FirstSteps | None = None   # while it is not known that the optimizer changes the model
         self.progress = Progress()
-        self.stopped = False
+        self.stopped, self.why = False, ""
+        self.forms: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # shapes of a sample and of its outputs
 
-    def losses(self, x: Any, y: Any) -> tuple[Tensor, ...]:
-        """Returns the mean loss, shape (), and the device's part of each metric; leaves the gradients."""
+    def losses(self, x: Any, y: Any, share: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Returns the mean loss, shape (), and the device's part of each metric; leaves the gradients.
+
+        share: of the samples of a step that are in this batch, shape (); None: all of them.
+        """
         outputs = self.model(x)
         loss = self.loss(outputs, y)
         if not isinstance(loss, Tensor) or loss.shape:
             raise ConfigError(message("loss", f"it returned {shown(loss)}, a Tensor of shape () is needed",
                                       "compute it from the outputs by ops: ops.mean((outputs - targets) ** 2)"))
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        part = loss if share is None else loss * share
+        (part if self.scaler is None else self.scaler.scale(part)).backward()
+        self.forms = (tuple(getattr(x, "shape", ())[1:]), tuple(getattr(outputs, "shape", ())[1:]))
         outputs = outputs.detach()
         return loss.detach(), *[prepared(metric, outputs, y) for metric in self.metrics.values()]
 
@@ -87,19 +97,54 @@ class Trainer:
         Returns:
             the mean loss, shape (); of each metric what the device computes, such as the predicted classes.
         """
+        self._look()
+        found = self._captured(x, y)
+        self._finish()
+        return found
+
+    def step_over(self, batches: Sequence[Batch]) -> list[tuple[Tensor, ...]]:
+        """Makes one update of the weights from the gradients of several batches, each weighted by its samples.
+
+        Returns:
+            for each batch what `step` returns.
+        """
+        if len(batches) == 1 and self.accumulate == 1:
+            return [self.step(*batches[0])]
+        self._look()
+        count = sum(x.shape[0] for x, _ in batches)
+        params, found = [p for p in self.model.parameters() if p.requires_grad], []
+        sums: dict[int, Tensor] = {}
+        if isinstance(self.loss, Module):
+            params += [p for p in self.loss.parameters() if p.requires_grad]
+        for x, y in batches:
+            share = tensor(np.float32(x.shape[0] / count), device=x.device)
+            found.append(self._captured(x, y, share))
+            for p in params:    # taken away, so that every batch begins without: its step is recorded once
+                if p.grad is not None:
+                    sums[id(p)] = sums[id(p)] + p.grad if id(p) in sums else p.grad.clone()
+                p.grad = None
+        for p in params:
+            p.grad = sums.get(id(p))
+        self._finish()
+        return found
+
+    def _look(self) -> None:
+        """Prepares the step anew where a part of the run is another one."""
         scaler = self.scaler
-        parts = (self.model, self.loss, self.optimizer, self.clip, scaler, scaler and scaler.growth_interval)
+        parts = (self.model, self.loss, self.optimizer, self.clip, scaler, scaler and scaler.growth_interval,
+                 self.accumulate)
         if not self._parts or any(map(operator.is_not, parts, self._parts)):
             self._parts = parts
             self._prepare()
-        found = self._captured(x, y)
+
+    def _finish(self) -> None:
+        """Makes the update behind the gradients, if it is not recorded with them, and moves the average."""
         if not self._whole:
             self._update()
         if self._first is not None and self._first.is_over():
             self._first = None
         if self.ema is not None:
             self.ema.update()
-        return found
 
     def _prepare(self) -> None:
         """Has as much of a step recorded, on a GPU, as can be: to clip without a scaler, gradients are read back."""
@@ -107,6 +152,7 @@ class Trainer:
         self._first = FirstSteps.of(self.optimizer, self.model)
         state: list[Any] = [part for part in (self.model, self.loss) if isinstance(part, Module)]
         self._whole = can_record(self.optimizer) and (self.scaler is not None or not self.clip)
+        self._whole = self._whole and self.accumulate == 1
         if self._whole:
             state += [*[p for group in self.optimizer.param_groups for p in group["params"]], self.optimizer]
         self._captured = capture(self._with_update if self._whole else self.losses, *state)
@@ -149,9 +195,9 @@ class Trainer:
         recorded = bool(state.history) and state.history[-1]["step"] == state.step
         return self.stopped or state.epoch >= self.epochs or (recorded and self.steps_left == 0)
 
-    def stop(self) -> None:
-        """Ends the run after the present step; the epoch is validated and recorded."""
-        self.stopped = True
+    def stop(self, why: str = "") -> None:
+        """Ends the run after the present step; the epoch is validated and recorded.  why: what `run.why` is then."""
+        self.stopped, self.why = True, why
 
     def averaged(self) -> AbstractContextManager[None]:
         """For a block: the model computes with the moving average, if there is one."""
@@ -164,11 +210,12 @@ class Trainer:
         """Trains to the end, with a validation and a row after each epoch.
 
         Args:
-            batches: (epoch, first step) -> the batches of that epoch from that step on.
+            batches: (epoch, first batch) -> the batches of that epoch from that one on.
             validate: returns what it measured of the model, by name, or None; called after each epoch, and with a
                 moving average once more, while the model computes with that.
         Raises:
             AnomalyError: a loss, a weight or an average is not finite.
+            DataError: the batches end before the epoch does.
             ConfigError: a callback has a method that nobody would call.
         """
         state, backend = self.progress, get_backend(self.device)
@@ -180,7 +227,12 @@ class Trainer:
         while not self.done:
             state = self.progress
             backend.reset_peak_memory()
-            self.train_epoch(batches(state.epoch, self.epoch_step), callbacks)
+            before = state.step
+            self.train_epoch(batches(state.epoch, self.epoch_step * self.accumulate), callbacks)
+            if state.step == before and self.steps_left and not self.stopped:
+                what = f"the batches of epoch {state.epoch + 1} end after {self.epoch_step} steps"
+                raise DataError(message("fit", f"{what}, steps_per_epoch is {self.steps_per_epoch}",
+                                        "make it the batches of an epoch, divided by accumulate and rounded up"))
             self.check_weights()
             measured = self._validated(validate, "")
             averaged = None
@@ -222,19 +274,21 @@ class Trainer:
         self._set_modes()
         if self._parts:     # else `_prepare` looks
             check_parameters(self.optimizer, self.model, self.loss)
-        readings = _Readings(self)
+        readings = Readings(self)
         start = time.perf_counter()
         with progress_bar(f"epoch {state.epoch + 1}/{self.epochs}", self.steps_per_epoch, self.epoch_step) as bar:
-            for x, y in _pairs(_ended(itertools.islice(batches, self.steps_left), batches)):
+            part = pairs(ended(itertools.islice(batches, self.steps_left * self.accumulate), batches))
+            while group := [*itertools.islice(part, self.accumulate)]:
                 try:
-                    found = self.step(x, y)
+                    found = self.step_over(group)
                 except AnomalyError as error:  # from clip or ALPHA_CHECK_NAN, which do not know the step
                     raise self.diverged(str(error).partition("\n")[0], state.step + 1, state.step) from error
                 state.step += 1
-                readings.add(found, y)
+                for values, (_, y) in zip(found, group):
+                    readings.add(values, y)
                 bar.update()
                 for callback in callbacks:
-                    callback.on_step(self, found[0])
+                    callback.on_step(self, mean_of(found, group))
                 if self.stopped:
                     break
             readings.read()
@@ -248,14 +302,19 @@ class Trainer:
         `with run.averaged():` around it measures the moving average.
         """
         sums, count = dict.fromkeys(("loss", *self.metrics), 0.0), 0
+        kept: tuple[list[Any], list[Any]] = ([], [])    # outputs and targets of all samples
         with evaluating(self.model), no_grad():
-            for x, y in _pairs(batches):
+            for x, y in pairs(batches):
                 outputs, n = self.model(x), y.shape[0]
                 sums["loss"] += (loss or self.loss)(outputs, y).item() * n
                 for name, metric in self.metrics.items():
                     sums[name] += total(metric, prepared(metric, outputs, y).numpy(), y.numpy(), n)
                 count += n
-        return {name: value / max(count, 1) for name, value in sums.items()}
+                for parts, t in zip(kept if self.whole else (), (outputs, y)):
+                    parts.append(t.numpy())
+        over = [np.concatenate(parts) for parts in kept if parts]
+        return {**{name: value / max(count, 1) for name, value in sums.items()},
+                **{name: metric(*over) if over else math.nan for name, metric in self.whole.items()}}
 
     def check_weights(self) -> None:
         """Raises AnomalyError if a weight, a running statistic or an average of them is not finite.
@@ -276,10 +335,12 @@ class Trainer:
         state = self.progress
         means = {"loss": state.loss_sum, **{name: state.sums.get(name, 0.0) for name in self.metrics}}
         lr = self.optimizer.param_groups[0]["lr"]
+        names = (*means, *self.whole)
         return {"epoch": state.epoch + 1, "step": state.step,
                 **{f"train_{name}": round(value / max(state.images, 1), 6) for name, value in means.items()},
-                **{f"val_{name}": val and round(val[name], 6) for name in means},
-                **{f"{AVERAGED}val_{name}": averaged and round(averaged[name], 6) for name in means if self.ema},
+                **{f"train_{name}": None for name in self.whole},
+                **{f"val_{name}": val and round(val[name], 6) for name in names},
+                **{f"{AVERAGED}val_{name}": averaged and round(averaged[name], 6) for name in names if self.ema},
                 "lr": lr(max(state.step - 1, 0)) if callable(lr) else lr, "seconds": round(state.seconds, 3),
                 "images_per_second": round(state.images / max(state.seconds, 1e-9), 1),
                 "peak_memory_mib": round(peak_nbytes / MIB, 1), "loss_scale": self.scaler and self.scaler.value,
@@ -296,67 +357,3 @@ class Trainer:
         return AnomalyError(message("fit", f"{what} at step {step}, in epoch {self.progress.epoch + 1}",
                                     f"lower lr, now {self.optimizer.lr:g}; or pass clip=1.0; alpha.detect_anomaly() "
                                     "stops at the op that makes the first NaN"))
-
-
-class _Readings:
-    """Losses and metrics on their way from the device into the running sums of the epoch."""
-
-    def __init__(self, run: Trainer) -> None:
-        self.run = run
-        self.compares = any(hasattr(metric, "measure") for metric in run.metrics.values())
-        self.waiting: deque[tuple[int, int, Callable[[], list[np.ndarray]]]] = deque()
-
-    def add(self, found: tuple[Tensor, ...], targets: Tensor) -> None:
-        """Puts the results of a step in the queue, and takes those out that have been there for a while.
-
-        Of the targets a copy, as data may come in the same tensors again before it is read.
-        """
-        self.waiting.append((self.run.progress.step, targets.shape[0],
-                             fetch([*found, *([targets.detach().clone()] if self.compares else [])])))
-        self.read(READ_AFTER)
-
-    def read(self, leave: int = 0) -> None:
-        """Empties the queue but for the last `leave` steps.  Raises AnomalyError if a loss is not finite."""
-        state, metrics = self.run.progress, self.run.metrics
-        while len(self.waiting) > leave:
-            step, count, fetched = self.waiting.popleft()
-            loss, *values = fetched()
-            value = loss.item()
-            if not math.isfinite(value):
-                raise self.run.diverged(f"the loss is {value}", step, step - 1)
-            state.loss_sum += value * count
-            for (name, metric), found in zip(metrics.items(), values):
-                state.sums[name] = state.sums.get(name, 0) + total(metric, found, values[-1], count)
-            state.images += count
-
-
-def fetch(tensors: Sequence[Tensor]) -> Callable[[], list[np.ndarray]]:
-    """Begins to bring tensors to the host; the function returned gives them, waiting if need be."""
-    parts = [get_backend(device).fetch([t.array for t in group])
-             for device, group in itertools.groupby(tensors, key=lambda t: t.device)]
-    return lambda: [a for part in parts for a in part()]
-
-
-def _ended(part: Iterable[Batch], whole: Iterable[Batch]) -> Iterator[Batch]:
-    """Yields what there is of a part, and ends what it is a part of: a loader's workers may wait there."""
-    try:
-        yield from part
-    finally:
-        close = getattr(whole, "close", None)
-        if callable(close):
-            close()
-
-
-def _pairs(batches: Iterable[Any]) -> Iterator[Batch]:
-    """Yields batches.  Raises DataError for one that is no pair."""
-    for batch in batches:
-        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            what = f"{len(batch)} parts" if isinstance(batch, (tuple, list)) else shown(batch)
-            raise DataError(message("fit", f"a batch is {what}, two are needed: (inputs, targets)",
-                                    "give the data targets: (images, labels), or items (image, label)"))
-        yield batch  # type: ignore[misc]
-
-
-def progress_bar(title: str, total: int, done: int) -> Any:
-    """Returns a bar of steps that shows itself on a terminal only, and goes when it is closed."""
-    return tqdm(desc=title, total=total, initial=done, leave=False, unit="step", disable=not sys.stderr.isatty())

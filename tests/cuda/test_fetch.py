@@ -10,7 +10,7 @@ import pytest
 import alpha
 from alpha import ops
 from alpha.core.device import get_backend
-from alpha.training.trainer import fetch
+from alpha.training.steps import fetch
 
 pytestmark = pytest.mark.cuda
 

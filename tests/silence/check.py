@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.silence import layers, ops, training
+from tests.silence import layers, ops, runs, training
 from tests.silence.found import public, settings_of
 from tests.silence.seen import REFUSED, seen
 from tests.silence.values import others as other_values
@@ -13,7 +13,7 @@ from tests.silence.values import others as other_values
 TABLES = {"ops": ops.CALLS, "alpha": ops.CALLS, "F": ops.F_CALLS, "Tensor": ops.METHOD_CALLS, "nn": layers.LAYERS,
           "init": layers.INIT, "utils": layers.UTILS, "func": ops.FUNC_CALLS, "optim": layers.OPTIMIZERS,
           "schedule": layers.SCHEDULES}
-WHOLE = {**training.CALLS, **layers.METHODS, **layers.OPTIMIZERS}
+WHOLE = {**training.CALLS, **runs.CALLS, **layers.METHODS, **layers.OPTIMIZERS}
 
 
 def calls_of(name: str) -> list[ops.Call]:
@@ -25,7 +25,8 @@ def calls_of(name: str) -> list[ops.Call]:
 def values_of(name: str, setting: str, default: Any, kind: Any) -> list[Any]:
     """Returns the values that a setting is given."""
     place, _, short = name.partition(".")
-    tables = {"nn": [layers.VALUES], "F": [ops.VALUES]}.get(place, [ops.VALUES, layers.VALUES, training.VALUES])
+    tables = {"nn": [layers.VALUES], "F": [ops.VALUES]}.get(place, [ops.VALUES, layers.VALUES, training.VALUES,
+                                                                    runs.VALUES])
     for key in (f"{name}.{setting}", f"{short}.{setting}"):
         for table in tables:
             if key in table:

@@ -12,6 +12,7 @@ import alpha
 from alpha import checkpoint, data, nn, ops, optim, training
 from alpha.errors import AlphaError
 from tests.silence.ops import Call
+from tests.silence.runs import tuned
 
 IMAGES = np.random.default_rng(5).integers(0, 256, (10, 8, 8, 3)).astype(np.uint8)
 LABELS = np.arange(10) % 3
@@ -44,12 +45,22 @@ def fitted(f: Callable[..., Any], **given: Any) -> Any:
     return model, [{k: v for k, v in row.items() if "sec" not in k and "time" not in k} for row in history]
 
 
+def kept(f: Callable[..., Any], **given: Any) -> Any:
+    """The epoch that fit keeps as its best one."""
+    f(small(), (IMAGES, LABELS), batch_size=4, epochs=3, lr=0.5, progress=False, **{"output": "run", **given})
+    found = Path("run/best.safetensors")
+    if not found.exists():
+        return sorted(map(str, Path().rglob("*")))
+    return checkpoint.load(found)[1]["use"]["metrics"]["epoch"]
+
+
 def trained(f: Callable[..., Any], **given: Any) -> Any:
     """Trainer over two epochs of three batches."""
     model = small()
     scaler = given.pop("scaler", None)
     ema = given.pop("ema", None)
-    run = f(model, optim.SGD(model.parameters(), lr=0.1), ops.cross_entropy, {}, epochs=2, steps_per_epoch=3,
+    steps = -(-3 // given.get("accumulate", 1))
+    run = f(model, optim.SGD(model.parameters(), lr=0.1), ops.cross_entropy, {}, epochs=2, steps_per_epoch=steps,
             **given, **({"ema": optim.ExponentialMovingAverage(model, ema)} if ema else {}),
             **({"scaler": optim.LossScaler()} if scaler else {}))
     made = data.DataLoader((IMAGES, LABELS), 4)
@@ -259,7 +270,8 @@ CALLS: dict[str, list[Call]] = {
     "data.steps_per_epoch": [lambda f, **given: f(10, 4, **given)],
     "DataLoader.batches": [lambda f, **given: list(f(data.DataLoader((IMAGES, LABELS), 4), 0, **given))],
     "training.fit": [fitted, lambda f, **given: fitted(f, optimizer="adam", **given),
-                     lambda f, **given: fitted(f, val_data=(IMAGES, LABELS), **given)],
+                     lambda f, **given: fitted(f, val_data=(IMAGES, LABELS), **given), kept,
+                     lambda f, **given: kept(f, metric="train_loss", **given), tuned],
     "training.Trainer": [trained],
     "data.ImageTable": [listed],
     "data.load": [arrays, lambda f, **given: f("synthetic", **given).train_images[:9].copy(), without_network],
@@ -282,6 +294,7 @@ VALUES: dict[str, list[Any]] = {
     "DataLoader.transform": [lambda a: a[::-1].copy()], "DataLoader.resident": [False],
     "fit.val_data": [(IMAGES, LABELS)], "fit.optimizer": ["adam"], "fit.lr": [0.5], "fit.schedule": ["cosine"],
     "fit.warmup_steps": [2], "fit.loss": ["mse"], "fit.metrics": ["accuracy", []], "fit.callbacks": [[Told()]],
+    "fit.output": [None, "other"], "fit.metric": ["train_loss"], "fit.mode": ["max"],
     "fit.precision": ["bf16"], "fit.augment": ["flip"], "fit.mean": [0.5], "fit.std": [0.5], "fit.max_steps": [1],
     "fit.clip": [0.01], "fit.ema": [0.5], "Trainer.max_steps": [1], "Trainer.clip": [0.01], "Trainer.ema": [0.5],
     "Trainer.scaler": [True], "Trainer.run.callbacks": [[Told()]], "save.metadata": [{"a": "b"}],

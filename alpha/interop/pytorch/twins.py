@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alpha import nn
-from alpha.errors import ConfigError, message
+from alpha.core.errors import ConfigError, message
 from alpha.nn import Module
 
 WHERE = "to_torch"
