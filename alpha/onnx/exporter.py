@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from alpha.onnx.batch import Baked, Batch, closed, opened
 from alpha.onnx.graph import FIRST, PLAIN, TO_FIRST, WHERE, Graph, package, refuse
 from alpha.onnx.pieces import PIECES, joined
 from alpha.onnx.shapes import RULES
+from alpha.ops.attention import composed_alone
 from alpha.precision import mode
 from alpha.tensor import Tensor
 
@@ -47,6 +49,11 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
         raise refuse(f"the model is on {next((p.device for p in model.parameters()), 'cpu')}, the example on "
                      f"{examples[0].device}, in {mode().name}", 'export on the CPU in fp32: model.to("cpu")')
     onnx = package()
+    with composed_alone():
+        return _exported(onnx, model, examples, path, channels_first)
+
+
+def _exported(onnx: Any, model: Module, examples: Sequence[Tensor], path: str | Path, channels_first: bool) -> None:
     program, _ = trace(model, [t.detach() for t in examples])
     for call in joined(program).calls:
         if call.piece is None and call.op.name not in RULES:
