@@ -9,6 +9,7 @@ from math import prod, sqrt
 
 from alpha import random
 from alpha.backend import FLOAT_DTYPES
+from alpha.config import config
 from alpha.errors import DTypeError, ShapeError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Finite, Seed, Share, Size
@@ -22,7 +23,6 @@ from alpha.tensor import Tensor
 __all__ = ["MOST_WIDTH", "attention", "attention_grad", "attention_of_layer", "attention_weights",
            "composed_alone", "fits", "scaled_dot_product_attention"]
 
-DEVICES = ("cpu",)   # that have the op attention; elsewhere it is composed
 MOST_WIDTH = 256    # elements of a query or a value, beyond which attention is composed of products and softmax
 
 
@@ -90,7 +90,8 @@ def composed_alone() -> Iterator[None]:
 
 def fits(xs: Sequence[Tensor], width: int, mask: Tensor | None) -> bool:
     """Tells whether the op attention serves these queries, keys and values, which have an element at least."""
-    return (xs[0].device in DEVICES and not _here.composed and width <= MOST_WIDTH and len({x.dtype for x in xs}) == 1
+    by_fma = xs[0].device != "cpu" and xs[0].dtype == "float32" and not config.tensor_cores
+    return (not by_fma and not _here.composed and width <= MOST_WIDTH and len({x.dtype for x in xs}) == 1
             and xs[0].dtype in FLOAT_DTYPES and all(0 not in x.shape for x in xs)
             and not (mask is not None and mask.requires_grad))
 

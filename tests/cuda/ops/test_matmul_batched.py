@@ -28,7 +28,7 @@ def test_every_tile_is_bitwise_right_on_integers(device, precision, layout):
             left, right = (np.ascontiguousarray(x.swapaxes(1, 2)) if t else x for x, t in zip((a, b), layout))
             operands = [alpha.tensor(x, device="cuda").astype(mode.dtype).array for x in (left, right)]
             y, tiles = empty((2, m, n), out), (-(-m // tile.rows), -(-n // tile.columns))
-            kernel = batched.KERNELS[mode, tile, out, vector, *layout]
+            kernel = batched.KERNELS[(mode, tile, out, vector, *layout)]
             kernel(2 * tiles[0] * tiles[1], *operands, y, None, 1, 1, m, n, k, *tiles)
             found = alpha.Tensor(y, y.shape, out, "cuda").astype("float32").numpy() if out != "float32" else download(
                 y, "float32")
@@ -40,7 +40,7 @@ def test_every_tile_is_bitwise_right_on_integers(device, precision, layout):
 def test_heads_are_multiplied_on_tensor_cores_without_casts(device, precision):
     """65 tokens of 3 heads: scores and their products with values, forward and backward, in few launches."""
     dtype = MODES[precision].dtype
-    q, k, v = (alpha.tensor(ints(4, 3, 65, 64, seed=s), device="cuda").astype(dtype) for s in range(3))
+    q, k = (alpha.tensor(ints(4, 3, 65, 64, seed=s), device="cuda").astype(dtype) for s in range(2))
     with alpha.precision(precision), alpha.profiler() as p:
         scores = alpha.ops.matmul(q, k, transpose_b=True, dtype="float32")
     launched = [launch.kernel for call in p.calls for launch in call.launches]
