@@ -22,14 +22,14 @@ MODES = {mode.precision: mode for mode in batched.MODES}
 def test_every_tile_is_bitwise_right_on_integers(device, precision, layout):
     from alpha.cuda.runtime.memory import download, empty
     mode = MODES[precision]
-    for tile, out, vector in [option[1:] for option in batched._options() if option[0] is mode]:
-        for m, n, k in ((72, 136, 40), (8, 24, 96)) if vector else ((65, 33, 37), (3, 1, 5)):
+    for tile, out in itertools.product(batched.TILES[4 if mode.dtype == "float32" else 2], {mode.dtype, "float32"}):
+        for m, n, k in ((72, 136, 40), (8, 24, 96), (65, 33, 37), (3, 1, 5)):
             a, b = ints(2, m, k, seed=m), ints(3, 2, k, n, seed=n)[1]
             left, right = (np.ascontiguousarray(x.swapaxes(1, 2)) if t else x for x, t in zip((a, b), layout))
             operands = [alpha.tensor(x, device="cuda").astype(mode.dtype).array for x in (left, right)]
             y, tiles = empty((2, m, n), out), (-(-m // tile.rows), -(-n // tile.columns))
-            kernel = batched.KERNELS[(mode, tile, out, vector, *layout)]
-            kernel(2 * tiles[0] * tiles[1], *operands, y, None, 1, 1, m, n, k, *tiles)
+            kernel = batched.KERNELS[(mode, tile, *layout)]
+            kernel(2 * tiles[0] * tiles[1], *operands, y, None, 1, 1, m, n, k, *tiles, m % 8 == 0, out == "float32")
             found = alpha.Tensor(y, y.shape, out, "cuda").astype("float32").numpy() if out != "float32" else download(
                 y, "float32")
             exact = alpha.tensor(a @ b, device="cuda").astype(out).astype("float32").numpy()
@@ -59,7 +59,7 @@ def test_float32_keeps_its_promise_and_infinities(device):
         choice = batched.choose(40, 40, 48, 3, False, True, precision, "float32")
         operands = [alpha.tensor(x, device="cuda") for x in (a, b)]
         y = alpha.zeros((3, 40, 40), device="cuda")
-        choice.kernel(choice.blocks, *[t.array for t in operands], y.array, None, 1, 1, 40, 40, 48, *choice.tiles)
+        choice.kernel(choice.blocks, *[t.array for t in operands], y.array, None, 1, 1, 40, 40, 48, *choice.sizes)
         y = y.numpy()
         assert (y[0, 0] == exact[0, 0]).all()
         assert np.linalg.norm(y[1:] - exact[1:]) <= promise * np.linalg.norm(exact[1:])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,9 +22,9 @@ from alpha.ops.conv_desc import ceil_div
 from alpha.random import STREAMS
 
 Shape = tuple[int, ...]
-SHAPE = struct.Struct("@8i20q4f")   # AttentionShape of attention.cuh
+SHAPE = struct.Struct("@8i20q3fi")   # AttentionShape of attention.cuh
 NUMBERS = f"block[{SHAPE.size}] shape, u64 seed, u32 stream, u64 offset, ptr from"
-HEADS = (32, 64, 128, 192, 256)     # widths that tiles have
+HEADS = (32, 64, 128, 256)     # widths that tiles have
 _MODES = {mode.precision: mode for mode in MODES}
 
 
@@ -45,23 +46,20 @@ class Tile(NamedTuple):
 
 # By bytes of an element and width of a head. Shared memory is at most 96 KiB, which every GPU from sm_80 on has.
 FORWARD = {(2, 32): Tile(64, 64, 32, 2), (2, 64): Tile(64, 64, 64, 2), (2, 128): Tile(64, 64, 128, 2),
-           (2, 192): Tile(64, 32, 96, 2), (2, 256): Tile(64, 32, 128, 2),
-           (4, 32): Tile(64, 32, 32, 2), (4, 64): Tile(64, 32, 64, 2), (4, 128): Tile(64, 32, 64, 2),
-           (4, 192): Tile(64, 32, 64, 1), (4, 256): Tile(32, 32, 64, 1)}
-BACKWARD = {(2, 32): Tile(64, 64, 32, 2), (2, 64): Tile(64, 64, 64, 2), (2, 128): Tile(64, 32, 64, 2),
-            (2, 192): Tile(64, 32, 64, 1), (2, 256): Tile(64, 32, 64, 1),
-            (4, 32): Tile(64, 32, 32, 2), (4, 64): Tile(64, 32, 64, 2), (4, 128): Tile(64, 32, 64, 1),
-            (4, 192): Tile(32, 32, 64, 1), (4, 256): Tile(16, 32, 64, 1)}
+           (2, 256): Tile(64, 32, 128, 2), (4, 32): Tile(64, 32, 32, 2), (4, 64): Tile(64, 32, 64, 2),
+           (4, 128): Tile(64, 32, 64, 2), (4, 256): Tile(32, 32, 64, 1)}
+BACKWARD = {(2, 32): Tile(64, 64, 32, 2), (2, 64): Tile(64, 32, 64, 2), (2, 128): Tile(64, 32, 64, 2),
+            (2, 256): Tile(64, 32, 64, 1), (4, 32): Tile(64, 32, 32, 2), (4, 64): Tile(64, 32, 64, 2),
+            (4, 128): Tile(64, 32, 32, 1), (4, 256): Tile(16, 32, 32, 1)}
 
 
 @lru_cache(maxsize=256)
-def kernel(entry: str, mode: Mode, head: int, aligned: bool) -> tuple[Kernel, Tile]:
+def kernel(entry: str, mode: Mode, head: int) -> tuple[Kernel, Tile]:
     """Returns one of the three kernels of heads of a width, and its tile."""
     forward, itemsize = entry == "attention_forward", ITEMSIZE[mode.dtype]
     tile = (FORWARD if forward else BACKWARD)[itemsize, head]
     defines = {"ELEMENT": C_TYPES[mode.dtype], "PRODUCTS": mode.products, "HEAD": head, "TILE_ROWS": tile.rows,
-               "TILE_COLUMNS": tile.columns, "SPAN": tile.span, "STAGES": tile.stages, "MIN_BLOCKS": 1,
-               "HEADS_ALIGNED": int(aligned)}
+               "TILE_COLUMNS": tile.columns, "SPAN": tile.span, "STAGES": tile.stages, "MIN_BLOCKS": 1}
     pointers = {"attention_forward": "q k v mask y lse", "attention_dq": "g q k v mask y lse delta dq",
                 "attention_dkv": "g q k v mask lse delta dk dv"}[entry]
     args = ", ".join([f"ptr {name}" for name in pointers.split()] + [NUMBERS])
@@ -69,14 +67,13 @@ def kernel(entry: str, mode: Mode, head: int, aligned: bool) -> tuple[Kernel, Ti
                   shared=tile.shared(head, itemsize, 1 if forward else 2), defines=defines), tile
 
 
-for _mode in MODES:     # declares the modules of usual heads, for those that are built ahead
-    for _entry in ("attention_forward", "attention_dq", "attention_dkv"):
-        kernel(_entry, _mode, 64, True)
+for _mode, _head, _entry in product(MODES, HEADS, ("attention_forward", "attention_dq", "attention_dkv")):
+    kernel(_entry, _mode, _head)    # declares its module, for those that are built ahead
 
 
 @lru_cache(maxsize=1024)
-def _sizes(desc: AttentionDesc, causal: bool, mask: tuple[Shape, str] | None, tiles: int, scale: float, p: float
-           ) -> bytes:
+def _sizes(desc: AttentionDesc, causal: bool, mask: tuple[Shape, str] | None, tiles: int, scale: float, p: float,
+           aligned: bool) -> bytes:
     """Returns AttentionShape."""
     strides, kind = [0, 0, 0, 0], 0
     if mask is not None:
@@ -84,7 +81,7 @@ def _sizes(desc: AttentionDesc, causal: bool, mask: tuple[Shape, str] | None, ti
         strides = [0 if n == 1 else prod(shape[k + 1:]) for k, n in enumerate(shape)]
     places = [step for place in (desc.q, desc.k, desc.v, desc.y) for step in place]
     return SHAPE.pack(desc.heads, desc.rows, desc.keys, desc.width, desc.value_width, causal, kind, tiles, *places,
-                      *strides, scale, p, 0.0 if p == 1 else 1 / (1 - p), 0.0)
+                      *strides, scale, p, 0.0 if p == 1 else 1 / (1 - p), aligned)
 
 
 @lru_cache(maxsize=1024)
@@ -99,7 +96,7 @@ class _Call:
     def __init__(self, q: Array, k: Array | None, v: Array | None, mask: Array | None, heads: int, batch_first: bool,
                  causal: bool, scale: float, p: float, seed: int, offset: int) -> None:
         self.desc = desc = describe(q.shape, k and k.shape, v and v.shape, heads, batch_first)
-        self.operands = q, q if k is None else k, v if v is not None else q if k is None else k
+        self.tensors = q, q if k is None else k, v if v is not None else q if k is None else k
         self.mask, self.mode = mask, _MODES["fp32" if precision_of(q.dtype) == "fma" else precision_of(q.dtype)]
         self.head = next(n for n in HEADS if n >= max(desc.width, desc.value_width))
         self.aligned = _aligned(desc, ITEMSIZE[q.dtype])
@@ -110,17 +107,17 @@ class _Call:
         self.numbers = seed, STREAMS["dropout"], offset, begin
 
     def launch(self, entry: str, rows: int, *arrays: Any) -> None:
-        run, tile = kernel(entry, self.mode, self.head, self.aligned)
+        run, tile = kernel(entry, self.mode, self.head)
         tiles = ceil_div(rows, tile.rows)
         run((self.desc.n * self.desc.heads * tiles, self.head // tile.span), *arrays,
-            _sizes(self.desc, *self.how, tiles, self.scale, self.p), *self.numbers)
+            _sizes(self.desc, *self.how, tiles, self.scale, self.p, self.aligned), *self.numbers)
 
 
 @attention.impl("cuda")
 def attention_cuda(q: Array, k: Array | None, v: Array | None, mask: Array | None, **how: Any) -> tuple[Array, Array]:
     call = _Call(q, k, v, mask, **how)
     y, lse = empty(call.desc.y_shape, q.dtype), empty(call.desc.scores[:3], "float32")
-    call.launch("attention_forward", call.desc.rows, *call.operands, mask, y, lse)
+    call.launch("attention_forward", call.desc.rows, *call.tensors, mask, y, lse)
     return y, lse
 
 
@@ -131,7 +128,7 @@ def attention_grad_cuda(g: Array, q: Array, k: Array | None, v: Array | None, ma
     dq, dk, dv = (empty((0,) if x is None else x.shape, q.dtype) for x in (q, k, v))
     to_k = dq if k is None else dk
     delta = empty(lse.shape, "float32")
-    call.launch("attention_dq", call.desc.rows, g, *call.operands, mask, y, lse, delta, dq)
-    call.launch("attention_dkv", call.desc.keys, g, *call.operands, mask, lse, delta, to_k,
+    call.launch("attention_dq", call.desc.rows, g, *call.tensors, mask, y, lse, delta, dq)
+    call.launch("attention_dkv", call.desc.keys, g, *call.tensors, mask, lse, delta, to_k,
                 to_k if v is None else dv)
     return dq, dk, dv

@@ -6,8 +6,7 @@
 // Layout:   rows of heads are contiguous, anything else is said by AttentionShape; lse and delta (N, H, L), float32
 // Zeros:    see attention.cuh
 // Masks:    a query that sees no key has y = 0, lse = infinity and no gradient
-// Requires: sm_80; width and value_width at most HEAD, 32 or a multiple of 64; HEADS_ALIGNED: heads and rows begin at multiples of
-//           16 bytes
+// Requires: sm_80; width and value_width at most HEAD, 32 or a multiple of 64
 // Threads:  TILE_ROWS / 16 warps, 16 rows each, queries (forward, dq) or keys (dkv); grid (heads x tiles of rows, HEAD / SPAN): a
 //           block has SPAN columns of the result. dq comes before dkv, which reads its delta
 // Measured: not yet on a GPU: `python -m benchmarks.attention --device cuda`
@@ -19,7 +18,9 @@ constexpr int PAIR = 2 * ColumnTile::SIZE;  // elements of two tiles of columns
 template <class Tile>
 INLINE void fetch_tile(ELEMENT *to, const Head &head, const ELEMENT *tensor, const Place &p, int row, int rows, int width) {
   const int there = min(row, rows - 1);
-  Tile::template copy<THREADS, HEADS_ALIGNED>(to, head.at(tensor, p, there), p.row, rows - row, width);
+  const ELEMENT *from = head.at(tensor, p, there);
+  if (head.s.aligned) Tile::template copy<THREADS, true>(to, from, p.row, rows - row, width);
+  else Tile::template copy<THREADS, false>(to, from, p.row, rows - row, width);
 }
 
 ALPHA_GLOBAL(attention_forward, (THREADS, MIN_BLOCKS),
@@ -77,7 +78,7 @@ ALPHA_GLOBAL(attention_forward, (THREADS, MIN_BLOCKS),
     if (blockIdx.y == 0 && lane % 4 == 0 && i < s.rows)
       lse[(i64)head.number * s.rows + i] = none ? INFINITY : most[half] + logf(total[half]);
   }
-  write_rows(sum, head.at(y, s.y, 0), s.y.row, row0 + warp_row, s.rows, first, s.value_width, factor, lane);
+  write_rows(sum, head.at(y, s.y, 0), s.y.row, s.aligned, row0 + warp_row, s.rows, first, s.value_width, factor, lane);
 }
 
 ALPHA_GLOBAL(attention_dq, (THREADS, MIN_BLOCKS),
@@ -125,7 +126,7 @@ ALPHA_GLOBAL(attention_dq, (THREADS, MIN_BLOCKS),
     add_product(sum, x, columns + buffer * PAIR, first, lane);
   });
   const float factor[2] = {s.scale, s.scale};
-  write_rows(sum, head.at(dq, s.q, 0), s.q.row, row0 + warp_row, s.rows, first, s.width, factor, lane);
+  write_rows(sum, head.at(dq, s.q, 0), s.q.row, s.aligned, row0 + warp_row, s.rows, first, s.width, factor, lane);
 }
 
 ALPHA_GLOBAL(attention_dkv, (THREADS, MIN_BLOCKS),
@@ -164,6 +165,6 @@ ALPHA_GLOBAL(attention_dkv, (THREADS, MIN_BLOCKS),
     add_product(of_k, d, columns + buffer * PAIR, first, lane);
   });
   const float scale[2] = {s.scale, s.scale}, one[2] = {1.f, 1.f};
-  write_rows(of_k, head.at(dk, s.k, 0), s.k.row, row0 + warp_row, s.keys, first, s.width, scale, lane);
-  write_rows(of_v, head.at(dv, s.v, 0), s.v.row, row0 + warp_row, s.keys, first, s.value_width, one, lane);
+  write_rows(of_k, head.at(dk, s.k, 0), s.k.row, s.aligned, row0 + warp_row, s.keys, first, s.width, scale, lane);
+  write_rows(of_v, head.at(dv, s.v, 0), s.v.row, s.aligned, row0 + warp_row, s.keys, first, s.value_width, one, lane);
 }

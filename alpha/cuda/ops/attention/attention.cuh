@@ -27,7 +27,8 @@ struct AttentionShape {
   int heads, rows, keys, width, value_width, causal, mask_kind, tiles;  // mask_kind: 1 bools, 2 ELEMENT; tiles: of a head
   Place q, k, v, y;
   i64 mask_sample, mask_head, mask_row, mask_column;
-  float scale, p, factor, unused;
+  float scale, p, factor;
+  int aligned;  // whether all heads and rows begin at multiples of 16 bytes
 };
 struct Drawn {  // numbers of dropout
   u64 seed;
@@ -151,8 +152,8 @@ template <class Fetch, class Run> INLINE void go_through(int from, int to, const
 }
 
 // Writes what a warp has of rows from `row` on: columns [first, first + SPAN) of `width`, times factor[half of the rows].
-INLINE void write_rows(const float (&sum)[1][SPANS][4], ELEMENT *to, i64 ld, int row, int rows, int first, int width,
-                       const float (&factor)[2], int lane) {
+INLINE void write_rows(const float (&sum)[1][SPANS][4], ELEMENT *to, i64 ld, bool aligned, int row, int rows, int first,
+                       int width, const float (&factor)[2], int lane) {
   UNROLL for (int half = 0; half < 2; half++) {
     const int r = row + half * 8 + lane / 4;
     if (r >= rows) continue;
@@ -160,7 +161,7 @@ INLINE void write_rows(const float (&sum)[1][SPANS][4], ELEMENT *to, i64 ld, int
       const int column = first + j * 8 + lane % 4 * 2;
       ELEMENT *at = to + r * ld + column;
       const float v[2] = {sum[0][j][half * 2] * factor[half], sum[0][j][half * 2 + 1] * factor[half]};
-      if (HEADS_ALIGNED && column < width) store_pair(at, v[0], v[1]);
+      if (aligned && column < width) store_pair(at, v[0], v[1]);
       else if (column < width) {
         at[0] = from_float<ELEMENT>(v[0]);
         if (column + 1 < width) at[1] = from_float<ELEMENT>(v[1]);

@@ -124,7 +124,7 @@ def _multiply(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> N
     if p.batch > 1 and p.k and a.dtype == b.dtype and not (bias or relu):
         on_cores = batched.choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, precision_of(stores), y.dtype)
         if on_cores and on_cores.time_us < time + _casts_us(a, b, y):
-            on_cores.kernel(on_cores.blocks, a, b, y, p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *on_cores.tiles)
+            on_cores.kernel(on_cores.blocks, a, b, y, p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *on_cores.sizes)
             return
     product = y if y.dtype == "float32" else empty(y.shape, "float32")
     kernel(grid, as_float32(a), as_float32(b), bias, product, *workspace(*meeting), p.matrices, p.a_step, p.b_step, p.m,

@@ -6,7 +6,6 @@ Operands are multiplied as they are stored, float32 as TF32: in the mode fp32 by
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import product
 from typing import NamedTuple
 
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
@@ -16,7 +15,7 @@ from alpha.cuda.runtime.memory import ITEMSIZE
 from alpha.ops.conv_desc import ceil_div
 
 ARGS = ("ptr a, ptr b, ptr y, ptr matrices, i32 a_step, i32 b_step, i32 m, i32 n, i32 k, i32 row_tiles, "
-        "i32 column_tiles")
+        "i32 column_tiles, i32 aligned, i32 wide")
 DEPTH = 32      # of a slab
 
 
@@ -37,40 +36,32 @@ class Tile(NamedTuple):
     def shared(self, itemsize: int) -> int:
         return (self.rows + self.columns) * DEPTH * itemsize * self.stages
 
-    def defines(self, mode: Mode, out: str, vector: bool) -> dict[str, str | int]:
-        return {"ELEMENT": C_TYPES[mode.dtype], "PRODUCTS": mode.products, "OUT": C_TYPES[out], "VECTOR": int(vector),
+    def defines(self, mode: Mode) -> dict[str, str | int]:
+        return {"ELEMENT": C_TYPES[mode.dtype], "PRODUCTS": mode.products,
                 "TILE_M": self.rows, "TILE_N": self.columns, "WARP_M": self.warp_rows, "WARP_N": self.warp_columns,
                 "STAGES": self.stages, "MIN_BLOCKS": self.blocks}
 
 
 TILES = {2: (Tile(128, 128, 64, 32, 3, 1), Tile(64, 64, 32, 32, 4, 3)), 4: (Tile(64, 64, 32, 32, 3, 2),)}
-SMALL = {2: TILES[2][1], 4: TILES[4][0]}    # of unaligned lines
 LAYOUTS = (False, False), (False, True), (True, False)
 
 
 class Choice(NamedTuple):
-    """A kernel, its grid and tiles, and the time that it takes by estimate."""
+    """A kernel, its grid, its last arguments, and the time that it takes by estimate."""
 
     kernel: Kernel
     blocks: int
-    tiles: tuple[int, int]
+    sizes: tuple[int, int, bool, bool]
     time_us: float
 
 
-def _kernel(mode: Mode, tile: Tile, out: str, vector: bool, transpose_a: bool, transpose_b: bool) -> Kernel:
+def _kernel(mode: Mode, tile: Tile, transpose_a: bool, transpose_b: bool) -> Kernel:
     return Kernel("matmul_batched.cu", f"matmul_batched_{'nt'[transpose_a]}{'nt'[transpose_b]}", ARGS,
-                  threads=tile.threads, shared=tile.shared(ITEMSIZE[mode.dtype]),
-                  defines=tile.defines(mode, out, vector))
+                  threads=tile.threads, shared=tile.shared(ITEMSIZE[mode.dtype]), defines=tile.defines(mode))
 
 
-def _options() -> list[tuple[Mode, Tile, str, bool]]:
-    return [(mode, tile, out, vector) for mode in MODES for vector in (True, False)
-            for tile in (TILES[ITEMSIZE[mode.dtype]] if vector else (SMALL[ITEMSIZE[mode.dtype]],))
-            for out in dict.fromkeys((mode.dtype, "float32"))]
-
-
-KERNELS = {(mode, tile, out, vector, *layout): _kernel(mode, tile, out, vector, *layout)
-           for (mode, tile, out, vector), layout in product(_options(), LAYOUTS)}
+KERNELS = {(mode, tile, *layout): _kernel(mode, tile, *layout)
+           for mode in MODES for tile in TILES[ITEMSIZE[mode.dtype]] for layout in LAYOUTS}
 
 
 @lru_cache(maxsize=1024)
@@ -87,10 +78,10 @@ def choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: b
     def made(tile: Tile) -> Choice:
         tiles = ceil_div(m, tile.rows), ceil_div(n, tile.columns)
         blocks = batch * tiles[0] * tiles[1]
-        return Choice(KERNELS[mode, tile, out, vector, transpose_a, transpose_b], blocks, tiles,
+        return Choice(KERNELS[mode, tile, transpose_a, transpose_b], blocks, (*tiles, vector, out == "float32"),
                       time_us(_cost(tile, mode, blocks, ceil_div(k, DEPTH), vector, batch * (m * k + k * n) * itemsize
                                     + batch * m * n * ITEMSIZE[out])))
-    return min((made(tile) for tile in (TILES[itemsize] if vector else (SMALL[itemsize],))), key=lambda c: c.time_us)
+    return min((made(tile) for tile in TILES[itemsize]), key=lambda c: c.time_us)
 
 
 def _cost(tile: Tile, mode: Mode, blocks: int, slabs: int, vector: bool, nbytes: int) -> Cost:
