@@ -59,7 +59,8 @@ def kernel(entry: str, mode: Mode, head: int) -> tuple[Kernel, Tile]:
     forward, itemsize = entry == "attention_forward", ITEMSIZE[mode.dtype]
     tile = (FORWARD if forward else BACKWARD)[itemsize, head]
     defines = {"ELEMENT": C_TYPES[mode.dtype], "PRODUCTS": mode.products, "HEAD": head, "TILE_ROWS": tile.rows,
-               "TILE_COLUMNS": tile.columns, "SPAN": tile.span, "STAGES": tile.stages, "MIN_BLOCKS": 1}
+               "TILE_COLUMNS": tile.columns, "SPAN": tile.span, "STAGES": tile.stages, "MIN_BLOCKS": 1,
+               "GRADIENTS": int(not forward)}
     pointers = {"attention_forward": "q k v mask y lse", "attention_dq": "g q k v mask y lse delta dq",
                 "attention_dkv": "g q k v mask lse delta dk dv"}[entry]
     args = ", ".join([f"ptr {name}" for name in pointers.split()] + [NUMBERS])

@@ -23,6 +23,7 @@ INLINE void fetch_tile(ELEMENT *to, const Head &head, const ELEMENT *tensor, con
   else Tile::template copy<THREADS, false>(to, from, p.row, rows - row, width);
 }
 
+#if !GRADIENTS  // which have tiles of their own
 ALPHA_GLOBAL(attention_forward, (THREADS, MIN_BLOCKS),
              (const ELEMENT *q, const ELEMENT *k, const ELEMENT *v, const void *mask, ELEMENT *y, float *lse,
               AttentionShape s, Drawn drawn)) {
@@ -80,7 +81,7 @@ ALPHA_GLOBAL(attention_forward, (THREADS, MIN_BLOCKS),
   }
   write_rows(sum, head.at(y, s.y, 0), s.y.row, s.aligned, row0 + warp_row, s.rows, first, s.value_width, factor, lane);
 }
-
+#else
 ALPHA_GLOBAL(attention_dq, (THREADS, MIN_BLOCKS),
              (const ELEMENT *g, const ELEMENT *q, const ELEMENT *k, const ELEMENT *v, const void *mask, const ELEMENT *y,
               const float *lse, float *delta, ELEMENT *dq, AttentionShape s, Drawn drawn)) {
@@ -168,3 +169,4 @@ ALPHA_GLOBAL(attention_dkv, (THREADS, MIN_BLOCKS),
   write_rows(of_k, head.at(dk, s.k, 0), s.k.row, s.aligned, row0 + warp_row, s.keys, first, s.width, scale, lane);
   write_rows(of_v, head.at(dv, s.v, 0), s.v.row, s.aligned, row0 + warp_row, s.keys, first, s.value_width, one, lane);
 }
+#endif
