@@ -72,6 +72,7 @@ CUDA_ROOMS = {
     "lazy": {"runtime", "lazy"},
     "ops": {"runtime", "lazy", "ops"},
     "ops.matmul": {"runtime", "lazy", "ops", "conv"},  # a product is planned as a convolution of 1x1 maps
+    "ops.attention": {"runtime", "lazy", "ops", "conv"},  # its products have the modes of convolutions
     "conv": {"runtime", "lazy", "ops", "conv"},
 }
 # Kernels are launched in the same way whether or not a graph is recorded. This list only shrinks.

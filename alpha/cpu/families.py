@@ -2,6 +2,7 @@
 
 from alpha.cpu import (
     activation,
+    attention,
     augment,
     coconv,
     conv,
@@ -17,5 +18,5 @@ from alpha.cpu import (
     update,
 )
 
-__all__ = ["activation", "augment", "coconv", "conv", "dropout", "elementwise", "linalg", "loss", "matmul", "norm",
-           "pool", "reduce", "shape", "update"]
+__all__ = ["activation", "attention", "augment", "coconv", "conv", "dropout", "elementwise", "linalg", "loss", "matmul",
+           "norm", "pool", "reduce", "shape", "update"]

@@ -78,6 +78,7 @@ SIGNATURES = {
     "adamax_step": "pppp pl fdfff",
     "random_bits": "quq pl",
     "dropout": "ppl ff quq",
+    "attention_fwd": "p ppp pp pp fff quq", "attention_bwd": "p pppp pp pp ppp fff quq",
 }
 _CTYPES = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "q": ctypes.c_uint64, "i": ctypes.c_int, "u": ctypes.c_uint32,
            "f": ctypes.c_float, "d": ctypes.c_double}

@@ -12,6 +12,7 @@ from alpha.core.errors import CompileError, message
 from alpha.cpu import native, native_update, pointwise, shape
 from alpha.cpu.half import quiet
 from alpha.ops.algorithms.family import Way
+from alpha.ops.attention.desc import describe
 from alpha.ops.conv_desc import ConvDesc
 
 SEED, STREAM, OFFSET = 7, 1, 3
@@ -24,7 +25,7 @@ def check() -> None:
     """Raises CompileError, with the name of the family, if a kernel does not agree with NumPy."""
     rng = np.random.default_rng(0)
     for family in (_conv, _transformed, _linear, _norm, _sample_norm, _reduce, _rows, _pool, _loss, _copy, _pointwise,
-                   _optim, _random):
+                   _optim, _random, _attention):
         try:
             family(rng)
         except AssertionError as error:
@@ -151,6 +152,20 @@ def _sample_norm(rng: np.random.Generator) -> None:
         _require(got, dx, 1e-4)
         _require(dgamma, (g * xhat).sum(0), 1e-4)
         _require(dbeta, g.sum(0), 1e-4)
+
+
+def _attention(rng: np.random.Generator) -> None:
+    """Causal heads with dropout, and their gradients."""
+    from alpha.cpu.attention import of_attention, of_gradients  # imports native, of which this is the check
+    from alpha.cpu.attention.reference import forward, gradients
+
+    q, k, v, g = (_floats(rng, 1, 2, 70, 19) for _ in range(4))
+    desc, how = describe(q.shape, k.shape, v.shape, 0, True), dict(causal=True, scale=0.3, p=0.25, seed=SEED, offset=3)
+    y, lse = forward(desc, q, k, v, None, **how)
+    for got, expected in zip((*of_attention(desc, q, k, v, None, **how),
+                              *of_gradients(desc, g, q, k, v, None, y, lse, **how)),
+                             (y, lse, *gradients(desc, g, q, k, v, None, y, lse, **how))):
+        _require(got, expected, 1e-4)
 
 
 def _pool(rng: np.random.Generator) -> None:

@@ -22,7 +22,7 @@ from alpha.nn.dropout import Dropout
 from alpha.nn.linear import Linear
 from alpha.nn.module import Module, Parameter
 from alpha.nn.norm import LayerNorm
-from alpha.ops.composed.attention import attention_weights
+from alpha.ops.attention import attention_of_layer, attention_weights, fits
 
 FeedForward = Annotated[Any, Either([Choice("relu", "gelu"), Function()], 'pass "relu", "gelu" or a function')]
 
@@ -95,20 +95,22 @@ class MultiheadAttention(Module):
         """
         single = query.ndim == 2
         self._check_shapes(query, key, value)
-        q, k, v = self._heads(*[to_storage_dtype(t) for t in (query, key, value)])
-        mask = self._mask(q, k, attn_mask, key_padding_mask)
-        dropped = self.dropout if self.training else 0.0
+        parts = self._projected(*[to_storage_dtype(t) for t in (query, key, value)])
+        mask = self._mask(parts[0], parts[-1], attn_mask, key_padding_mask)
+        dropped, causal = self.dropout if self.training else 0.0, is_causal and mask is None
         weights: Tensor | None = None
-        if need_weights:
-            weights, seen = attention_weights(q, k, mask, is_causal and mask is None, None)
+        if need_weights or not fits(parts, self.embed_dim // self.num_heads, mask):
+            q, k, v = self._heads(parts)
+            weights, seen = attention_weights(q, k, mask, causal, None)
             weights = ops.dropout(weights if seen is None else ops.where(seen, weights, 0.0), dropped)
-            y = ops.matmul(weights, v)
+            y = ops.matmul(weights, v).permute((0, 2, 1, 3) if self.batch_first else (2, 0, 1, 3)).reshape(
+                *parts[0].shape[:2], self.embed_dim)
+        else:
+            y = attention_of_layer(parts, self.num_heads, self.batch_first, mask, dropped, causal)
+        if need_weights and weights is not None:
             weights = weights.mean(1) if average_attn_weights else weights
             weights = ops.squeeze(weights, 0) if single else weights
-        else:
-            y = ops.scaled_dot_product_attention(q, k, v, mask, dropped, is_causal and mask is None)
-        y = y.permute((0, 2, 1, 3) if self.batch_first or single else (2, 0, 1, 3))
-        return self.out_proj(y.reshape(query.shape)), weights
+        return self.out_proj(y.reshape(query.shape)), weights if need_weights else None
 
     def _check_shapes(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         sizes = tuple([t.shape[-1:] for t in (query, key, value)])
@@ -121,8 +123,11 @@ class MultiheadAttention(Module):
                                      f"{value.shape}", f"pass {order} with E={self.embed_dim}, and keys and values of "
                                      f"{self.kdim} and {self.vdim}; batch_first is {self.batch_first}"))
 
-    def _heads(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Returns queries, keys and values of shape (N, H, L, E / H): by as few products as there are inputs."""
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Returns queries, keys and values (N, L, E), or (L, N, E), in as many tensors as there are different inputs.
+
+        Without a batch N is 1. Where a tensor holds several of them, they lie one behind the other in its last axis.
+        """
         e, b = self.embed_dim, self.in_proj_bias
         parts: list[tuple[Tensor, Any, Tensor | None]]
         if self.in_proj_weight is None:
@@ -135,16 +140,22 @@ class MultiheadAttention(Module):
             whole = len(cuts) == 1
             parts = [*zip(inputs, [self.in_proj_weight] if whole else ops.split(self.in_proj_weight, sizes),
                           [b] if whole else [None] * len(cuts) if b is None else ops.split(b, sizes))]
+        return [ops.linear(x if x.ndim == 3 else ops.unsqueeze(x, 0 if self.batch_first else 1), w, bias)
+                for x, w, bias in parts]
+
+    def _heads(self, parts: list[Tensor]) -> list[Tensor]:
+        """Returns queries, keys and values of shape (N, H, L, E / H)."""
+        e = self.embed_dim
         found: list[Tensor] = []
-        for x, w, bias in parts:
-            y = ops.linear(x if x.ndim == 3 else ops.unsqueeze(x, 0 if self.batch_first else 1), w, bias)
-            y = y.reshape(*y.shape[:2], w.shape[0] // e, self.num_heads, e // self.num_heads)
+        for y in parts:
+            y = y.reshape(*y.shape[:2], y.shape[2] // e, self.num_heads, e // self.num_heads)
             found += ops.unbind(y.permute((2, 0, 3, 1, 4) if self.batch_first else (2, 1, 3, 0, 4)))
         return found
 
     def _mask(self, q: Tensor, k: Tensor, attn_mask: Tensor | None, padding: Tensor | None) -> Tensor | None:
         """Returns the mask of scaled_dot_product_attention that the two make; its shape broadcasts to (N, H, L, S)."""
-        (n, h, rows, _), columns = q.shape, k.shape[2]
+        (n, rows), columns = q.shape[:2] if self.batch_first else q.shape[1::-1], k.shape[1 if self.batch_first else 0]
+        h = self.num_heads
         found = [_seen("attn_mask", attn_mask, q.dtype, {
                      (rows, columns): (rows, columns), (n * h, rows, columns): (n, h, rows, columns)}),
                  _seen("key_padding_mask", padding, q.dtype, {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from alpha.onnx.constants import folded
 from alpha.onnx.graph import FIRST, PLAIN, TO_FIRST, WHERE, Graph, package, refuse
 from alpha.onnx.pieces import PIECES, joined
 from alpha.onnx.shapes import RULES
+from alpha.ops.attention import composed_alone
 
 OPSET, IR_VERSION = 17, 8      # which ONNX Runtime 1.14 and later read
 DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "FLOAT16", "int64": "INT64", "int32": "INT32",
@@ -54,6 +55,12 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
         raise refuse(f"the model is on {next((p.device for p in model.parameters()), 'cpu')}, the example on "
                      f"{examples[0].device}, in {mode().name}", 'export on the CPU in fp32: model.to("cpu")')
     onnx = package()
+    with composed_alone():
+        _exported(onnx, model, examples, Path(path), channels_first, texts)
+
+
+def _exported(onnx: Any, model: Module, examples: Sequence[Tensor], path: Path, channels_first: bool,
+              texts: dict[str, str]) -> None:
     program = folded(trace(model, [t.detach() for t in examples])[0])
     for call in joined(program).calls:
         if call.piece is None and call.op.name not in RULES:
@@ -67,7 +74,7 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
                      "compute with ops on tensors alone, without numbers made of x.shape[0]; or export with the number "
                      "of samples that the file shall take"))
         made = _built(program, batch, channels_first)
-    _write(onnx, *made, type(model).__name__, Path(path), texts)
+    _write(onnx, *made, type(model).__name__, path, texts)
 
 
 def _built(program: Program, batch: Batch, channels_first: bool) -> tuple[Graph, list[Any], list[Any]]:

@@ -52,7 +52,7 @@ from alpha.ops.composed.losses import (
     cosine_embedding_loss, gaussian_nll_loss, hinge_embedding_loss, margin_ranking_loss, multi_margin_loss,
     poisson_nll_loss, soft_margin_loss, triplet_margin_loss,
 )
-from alpha.ops.composed.attention import scaled_dot_product_attention
+from alpha.ops.attention import scaled_dot_product_attention
 from alpha.ops.composed.einsum import bmm, dot, einsum, mm, mv, outer
 from alpha.ops.composed.image import (
     channel_shuffle, embedding, interpolate, local_response_norm, pad, pixel_shuffle, pixel_unshuffle,

@@ -55,15 +55,18 @@ __attribute__((noinline)) void tile(const float* const* x, float* const* y, cons
     const float* in[P];
     UNROLL for (int p = 0; p < P; p++) in[p] = x[p] + runs[r].in;
     const int64_t length = runs[r].length;
-    for (int64_t k = 0; k < length; k++, w += V * LANES) {
-      if (ahead && k % LINE == 0) {
-        UNROLL for (int p = 0; p < P; p++) __builtin_prefetch(in[p] + ahead + k);
+    for (int64_t first = 0; first < length; first += LINE) {  // by lines, as a test per input costs as much as a load
+      if (ahead) {
+        UNROLL for (int p = 0; p < P; p++) __builtin_prefetch(in[p] + ahead + first);
       }
-      vfloat weight[V];
-      UNROLL for (int v = 0; v < V; v++) weight[v] = load(w + v * LANES);
-      UNROLL for (int p = 0; p < P; p++) {
-        const vfloat value = broadcast(in[p][k]);
-        UNROLL for (int v = 0; v < V; v++) acc[p][v] += value * weight[v];
+      const int64_t last = std::min(length, first + LINE);
+      for (int64_t k = first; k < last; k++, w += V * LANES) {
+        vfloat weight[V];
+        UNROLL for (int v = 0; v < V; v++) weight[v] = load(w + v * LANES);
+        UNROLL for (int p = 0; p < P; p++) {
+          const vfloat value = broadcast(in[p][k]);
+          UNROLL for (int v = 0; v < V; v++) acc[p][v] += value * weight[v];
+        }
       }
     }
   }

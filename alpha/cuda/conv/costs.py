@@ -194,6 +194,8 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         # element and products.
         clocks={"fprop": {(4, 3): (2.3, 22.0), (4, 1): (8.9, 11.1), (2, 1): (9.3, 3.8)},
                 "wgrad": {(4, 3): (2.3, 22.4), (4, 1): (6.5, 13.7), (2, 1): (2.0, 12.2)}}),
+    matmul_batched=Group(   # estimated: shares of the unit's rate, bytes of shared memory a clock, clocks to end a tile
+        efficiency=0.6, shared_bytes=100, single=6, tile_clocks=2000, depth=4),
     grouped=Group(          # on an H200
         launches={"maps": 1, "wgrad": 2}, depth={"maps": 24, "wgrad": 36},  # tables, filters in place; sums over blocks
         classes=1.5,  # times as long, where positions of several classes are written

@@ -1,4 +1,5 @@
-"""Matrix products: of a few rows by rows; on tensor cores as convolutions of 1x1 maps; else matmul.cu, in float32."""
+"""Matrix products: of a few rows by rows; on tensor cores as convolutions of 1x1 maps, many small ones by batched; else
+matmul.cu, in float32."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ import numpy as np
 
 from alpha.core.device import FLOAT_DTYPES, HALF_DTYPES
 from alpha.core.errors import DTypeError, message
-from alpha.cuda.conv.costs import device, time_us
+from alpha.cuda.conv.costs import Cost, Stage, device, time_us
 from alpha.cuda.conv.ffma import gemm
 from alpha.cuda.conv.ffma.gemm import Tile, makespan
 from alpha.cuda.conv.padded import Padded
 from alpha.cuda.conv.planner import PRECISIONS, conversion, plan, precision_of, rank
 from alpha.cuda.conv.split import SPLITS, refusal, shares, workspace
-from alpha.cuda.ops.matmul import rows
+from alpha.cuda.ops.matmul import batched, rows
 from alpha.cuda.ops.pointwise import as_float32, convert_into
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Shape, empty, upload
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty, upload
 from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 from alpha.ops.matmul import linear, matmul
@@ -118,13 +119,25 @@ def _multiply(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> N
     if convolution:
         convolution(a, b, y, epilogue)
         return
-    product = y if y.dtype == "float32" else empty(y.shape, "float32")
     bias, relu = epilogue
-    kernel, grid, meeting, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b)
+    kernel, grid, meeting, tiles, time = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b)
+    if p.batch > 1 and p.k and a.dtype == b.dtype and not (bias or relu):
+        on_cores = batched.choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, precision_of(stores), y.dtype)
+        if on_cores and on_cores.time_us < time + _casts_us(a, b, y):
+            on_cores.kernel(on_cores.blocks, a, b, y, p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *on_cores.sizes)
+            return
+    product = y if y.dtype == "float32" else empty(y.shape, "float32")
     kernel(grid, as_float32(a), as_float32(b), bias, product, *workspace(*meeting), p.matrices, p.a_step, p.b_step, p.m,
            p.n, p.k, *tiles, relu)
     if product is not y:
         convert_into(product, y)
+
+
+def _casts_us(a: Array, b: Array, y: Array) -> float:
+    """Returns the time of the casts around a product in float32, by estimate."""
+    cast, one = [x for x in (a, b, y) if x.dtype != "float32"], device().table.conversion
+    nbytes = sum(x.size * (4 + ITEMSIZE[x.dtype]) for x in cast)
+    return time_us(Cost((Stage(nbytes=nbytes, depth=len(cast) * one.depth, launches=len(cast) * one.launches),)))
 
 
 # ---- on tensor cores -------------------------------------------------------------------------------------------------
