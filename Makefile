@@ -16,7 +16,7 @@ test: .venv/.test          ## the whole CPU suite; comparisons with PyTorch run 
 
 test-numpy: .venv/.test    ## the CPU suite without compiled kernels, less tests with the mark same_without_kernels
 	ALPHA_CPU_KERNELS=0 $(BIN)/python -m pytest -q -n 2 --dist worksteal \
-		-m "not cuda and not kernels and not same_without_kernels" $(ARGS)
+		-m "not cuda and not kernels and not large and not same_without_kernels" $(ARGS)
 
 test-kernels: .venv/.test  ## every CUDA kernel compiles for every architecture, without a warning or a spill; needs nvcc
 	$(BIN)/python -m pytest -q -n auto -m kernels $(ARGS)

@@ -46,7 +46,7 @@ def fails(capsys: pytest.CaptureFixture[str], *args: Any) -> str:
     return capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_model_of_a_file_is_compared_and_reported(mine: Path, tmp_path: Path,
                                                     capsys: pytest.CaptureFixture[str]) -> None:
     args = [f"{mine}:Net", "--input", "3,8,8", "--batch", "4", "--steps", "3", "--out", str(tmp_path)]
@@ -64,7 +64,7 @@ def test_a_model_of_a_file_is_compared_and_reported(mine: Path, tmp_path: Path,
     assert "<svg" in page and "Run again" in page and "http" not in page and "src=" not in page
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_shipped_network_is_compared_by_its_name(tmp_path: Path) -> None:
     from alpha.programs import compare
 

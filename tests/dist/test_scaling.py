@@ -116,7 +116,7 @@ def test_a_network_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) ->
         scaling.mpirun()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.skipif(bool(launch.MISSING), reason=launch.WHY)
 def test_ranks_of_the_cpu_are_measured_beside_the_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--measure", "--device", "cpu", "--networks", "lenet5", "--batch", "4", "--ranks", "1", "2", "--seconds",

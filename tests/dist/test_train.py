@@ -172,7 +172,7 @@ def test_a_rank_that_dies_or_hangs_ends_the_others_with_its_name(started: Starte
     assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_rank_that_hangs_ends_the_others_with_what_it_did(tmp_path: Path) -> None:
     ended = launch.run(2, "tests.dist.impatient", *SMALL, "--output", str(tmp_path / "run"), timeout_s=60, HANGS="1")
     assert ended.returncode not in (0, 2)
@@ -180,7 +180,7 @@ def test_a_rank_that_hangs_ends_the_others_with_what_it_did(tmp_path: Path) -> N
     assert "it was in step 13; all ranks end" in ended.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_an_error_of_one_rank_ends_the_others_with_its_words(tmp_path: Path) -> None:
     ended = launch.run(2, "tests.dist.impatient", *SMALL, "--output", str(tmp_path / "run"), timeout_s=60, FAILS="1")
     assert ended.returncode != 0

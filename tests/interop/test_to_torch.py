@@ -56,7 +56,7 @@ def test_a_shipped_network_is_a_torch_module(name: str) -> None:
     check_twin(name)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("name", [name for name in models.list() if name not in SMALL])
 def test_every_shipped_network_is_a_torch_module(name: str) -> None:
     check_twin(name)

@@ -12,7 +12,7 @@ import alpha
 
 torch = pytest.importorskip("torch")
 agree = import_module("tests.interop.agree")
-pytestmark = [pytest.mark.torch, pytest.mark.slow,
+pytestmark = [pytest.mark.torch, pytest.mark.large,
               pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")]
 # one or two of each family, at sizes that take a minute
 NAMES = {"alexnet": 64, "vgg11_bn": 32, "resnet18": 64, "resnext50_32x4d": 32, "wide_resnet50_2": 32, "densenet121": 32,
