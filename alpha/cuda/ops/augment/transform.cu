@@ -40,7 +40,7 @@ INLINE void transform(const unsigned char *images, const i64 *index, const int *
                  count_of_steps, colour, images + image * elements, y + at, spare + at, wide + at, shared);
 }
 
-ALPHA_ENTRY(transform_images, (THREADS),
+ALPHA_ENTRY(transform_images, (THREADS, 1),
             (const unsigned char *images, const i64 *index, const int *rows, const float *mean, unsigned char *y,
              unsigned char *spare, unsigned short *wide, i64 count, int steps, int height, int width, int channels),
             transform(images, index, rows, mean, y, spare, wide, count, steps, height, width, channels))
