@@ -1,4 +1,4 @@
-"""Pointwise ops on the CPU: a compiled kernel for each equation (alpha/fuse/equation.py), run over whatever broadcasts.
+"""Pointwise ops on the CPU: a compiled kernel for each equation (alpha/core/equation.py), run over whatever broadcasts.
 
 A kernel is one loop over contiguous vectors, so it compiles in a moment; kernels/pointwise.cpp cuts arrays into blocks
 for it, collects what is not contiguous, and shares the blocks among threads. The kernels of alpha's own ops are one

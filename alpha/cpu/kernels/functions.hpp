@@ -1,4 +1,4 @@
-// What:    the functions that equations call (alpha/fuse/equation.py), on vectors of floats. They are within 1.6 ulp;
+// What:    the functions that equations call (alpha/core/equation.py), on vectors of floats. They are within 1.6 ulp;
 //          erf and logistic are within 2, the normal distribution within 8. NaN stays NaN, infinities give the
 //          limits, and results below 1.2e-38 may be 0.
 // Source:  argument reductions are the usual ones (powers of two); polynomials were fitted for these intervals,

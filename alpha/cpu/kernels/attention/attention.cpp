@@ -27,7 +27,7 @@ struct Place {
   int64_t sample, head, row;  // floats from one to the next
 };
 
-struct Shape {  // alpha/cpu/attention.py writes it
+struct Shape {  // alpha/cpu/attention/__init__.py writes it
   int64_t samples, heads, rows, keys, width, value_width, causal;
   Place q, k, v, y, mask;
   int64_t mask_column;

@@ -1,6 +1,6 @@
 // What:     y[b] = (augmented(images[index[b]]) / 255 - mean) / std: crop, flip, cutout and normalisation in one pass,
-//           from 8-bit images that stay on the device; the choices are those of alpha/cpu/augment.py, bit for bit.
-// Source:   crop, flip and cutout (arXiv 1708.04552) as in alpha/cpu/augment.py
+//           from 8-bit images that stay on the device; the choices are those of alpha/cpu/augment/__init__.py, bit for bit.
+// Source:   crop, flip and cutout (arXiv 1708.04552) as in alpha/cpu/augment/__init__.py
 // Layout:   images (M, H, W, C) uint8, index and key (B) int64, key may be null, mean and std (C), y (B, H, W, C) float32.
 // Requires: H*W*C below 2^31; an index outside of the images yields NaN.
 // Threads:  gridDim.x images, gridDim.y blocks for each; a packet of 16 bytes of y per thread, which is written at once

@@ -1,4 +1,4 @@
-// What equations are made of (alpha/fuse/equation.py), as floats: each operation is rounded by itself, so that an
+// What equations are made of (alpha/core/equation.py), as floats: each operation is rounded by itself, so that an
 // equation gives the same bits alone and among others. NaN wins in maximum and minimum.
 #pragma once
 #include "storage.cuh"
