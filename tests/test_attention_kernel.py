@@ -21,6 +21,8 @@ from alpha.ops.attention import attention, attention_grad, composed_alone
 from alpha.ops.attention.desc import describe
 from tests.op_checks import floats, refused
 
+pytestmark = pytest.mark.same_without_kernels("both ways are tested here")
+
 PROMISE = 2e-6
 # n, heads, rows, keys, width, value_width, mask, causal, p
 CASES = [(2, 3, 65, 65, 64, 64, "", False, 0), (1, 2, 70, 300, 19, 33, "bool", False, 0.25),

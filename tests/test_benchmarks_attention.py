@@ -10,7 +10,8 @@ from benchmarks import attention, results
 from benchmarks.attention import Heads
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch,
+              pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")]
 
 TINY = (Heads("tiny", 2, 2, 9, 8, True),)
 

@@ -13,7 +13,8 @@ from alpha import __main__ as command
 from alpha.errors import ConfigError
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch,
+              pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")]
 MINE = """
 import torch
 from torch import nn

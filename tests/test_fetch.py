@@ -12,6 +12,8 @@ from alpha.errors import DataError
 from tests.data_files import md5, serving
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 BLOB = bytes(range(256)) * 4000
 
 

@@ -15,6 +15,8 @@ from alpha.errors import AlphaError, ArgumentError, ConfigError, DataError
 from alpha.training import find_lr, fit
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 RNG = np.random.default_rng(0)
 LABELS = np.arange(96) % 4
 IMAGES = (RNG.integers(0, 100, (96, 8, 8, 3)) + 40 * LABELS[:, None, None, None]).astype(np.uint8)

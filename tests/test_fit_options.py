@@ -22,6 +22,8 @@ from alpha.training.options import AROUND, OPTIONS, OTHERWISE, values_of
 from tests.op_checks import refused
 from train.config import Config
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 RNG = np.random.default_rng(0)
 LABELS = np.arange(88) % 4
 IMAGES = (RNG.integers(0, 100, (88, 8, 8, 3)) + 40 * LABELS[:, None, None, None]).astype(np.uint8)

@@ -18,6 +18,8 @@ from alpha.errors import ArgumentError, ConfigError
 from alpha.training import fit, load_run
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 RNG = np.random.default_rng(0)
 LABELS = np.arange(48) % 4
 IMAGES = (RNG.integers(0, 100, (48, 8, 8, 3)) + 40 * LABELS[:, None, None, None]).astype(np.uint8)

@@ -21,6 +21,8 @@ from tests.picture_folders import COLOURS, drawn, folder
 from train.__main__ import main
 from train.config import parse
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 Captured = pytest.CaptureFixture
 pytest.importorskip("PIL")
 

@@ -13,6 +13,8 @@ from alpha import func, nn, ops
 from alpha.errors import AlphaError, ArgumentError, MissingError, NotFoundError, ShapeError
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("made of ops that have tests without kernels")
+
 X = np.array([[0.3, -1.2, 0.8], [1.1, 0.4, -0.5]])
 V = np.array([[1.0, 2.0, -1.0], [0.5, -2.0, 3.0]])
 

@@ -7,6 +7,8 @@ import pytest
 from tests.golden import api, calls, steps
 from tests.golden.__main__ import differences
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 AGAIN = "if that is meant: python -m tests.golden --write"
 
 

@@ -13,6 +13,8 @@ from alpha import linalg
 from alpha.errors import AlphaError, DataError, DTypeError, MissingError, ShapeError
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("made of ops that have tests without kernels")
+
 RNG = np.random.default_rng(0)
 A = RNG.normal(size=(2, 4, 4)) + np.eye(4) * 3
 B = RNG.normal(size=(2, 4, 2))

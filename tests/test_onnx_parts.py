@@ -14,6 +14,8 @@ from alpha import nn
 from alpha.errors import ConfigError
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("made of ops that have tests without kernels")
+
 pytest.importorskip("onnx")
 
 

@@ -16,6 +16,8 @@ from alpha.errors import AnomalyError, ArgumentError, DTypeError, GraphError, Sh
 from alpha.ops.pool import max_pool2d_backward
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 MOST_KEYS = 12
 

@@ -16,6 +16,8 @@ from alpha.errors import AlphaError, ArgumentError, CheckpointError, ConfigError
 from alpha.training import fit
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("made of ops that have tests without kernels")
+
 W = np.random.default_rng(0).normal(size=(4, 3))
 GRADS = [np.random.default_rng(1 + k).normal(size=(4, 3)) for k in range(6)]
 

@@ -16,6 +16,8 @@ from alpha.errors import AlphaError, DTypeError, GraphError, ShapeError
 from tests.op_checks import refused
 from tests.op_orders import orders, torch_orders
 
+pytestmark = pytest.mark.same_without_kernels("made of ops that have tests without kernels")
+
 X = np.random.default_rng(0).normal(size=(3, 4))
 LOW, HIGH = np.random.default_rng(1).normal(size=(2, 4))
 MASK = np.random.default_rng(2).random((3, 4)) > 0.5

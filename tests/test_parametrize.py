@@ -17,6 +17,8 @@ from alpha.errors import AlphaError, ConfigError, DTypeError, NotFoundError, Sha
 from alpha.nn.utils import register_parametrization, remove_parametrizations, spectral_norm, weight_norm
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("made of ops that have tests without kernels")
+
 
 def drawn(*shape: int, seed: int = 0) -> alpha.Tensor:
     return alpha.tensor(np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32))

@@ -17,6 +17,8 @@ from alpha.errors import AlphaError, ConfigError, DataError, DTypeError, ShapeEr
 from tests.op_checks import refused
 from tests.op_orders import orders, weights
 
+pytestmark = pytest.mark.same_without_kernels("made of ops that have tests without kernels")
+
 
 def drawn(*shape: int, seed: int = 0, low: float = -2.0, high: float = 2.0) -> np.ndarray:
     return np.random.default_rng(seed).uniform(low, high, shape)

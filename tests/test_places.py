@@ -13,6 +13,8 @@ from alpha import ops
 from alpha.errors import AlphaError, ArgumentError, ConfigError, DataError, DTypeError, ShapeError
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("made of ops that have tests without kernels")
+
 
 def rows(*shape: int) -> alpha.Tensor:
     return alpha.tensor(np.arange(int(np.prod(shape))).reshape(shape) * 1.0)

@@ -21,6 +21,8 @@ from tests.picture_folders import COLOURS, drawn, folder
 from tests.tiny_run import flags
 from train.__main__ import main
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 Captured = pytest.CaptureFixture
 image_of = pytest.importorskip("PIL.Image")
 

@@ -18,6 +18,8 @@ from tests.data_files import idx as packed_idx
 from tests.op_checks import refused
 from train.program import main
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 
 def load(name: str, place: Path | None = None, **more: Any) -> Dataset:
     return alpha.data.load(name, place, **more)

@@ -15,6 +15,8 @@ from alpha import checkpoint, nn, ops, optim
 from alpha.errors import AlphaError, ConfigError, ShapeError
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("made of ops that have tests without kernels")
+
 KINDS = ("RNN", "LSTM", "GRU")
 
 

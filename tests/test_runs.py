@@ -23,6 +23,8 @@ from tests.op_checks import refused
 from tests.tiny_run import TinyNet, flags, tiny
 from train.__main__ import main
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -12,6 +12,8 @@ from alpha.data import DataLoader, ImageTable
 from alpha.errors import DataError, ShapeError
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 LEVELS = (0, 60, 120, 180, 240)
 
 

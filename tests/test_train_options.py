@@ -20,6 +20,8 @@ from tests.tiny_run import flags
 from train.__main__ import main
 from train.config import parse
 
+pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
+
 Captured = pytest.CaptureFixture
 
 

@@ -15,6 +15,8 @@ from alpha import checkpoint, nn, ops
 from alpha.errors import AlphaError, ConfigError, ShapeError
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("made of ops that have tests without kernels")
+
 
 def drawn(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float64)

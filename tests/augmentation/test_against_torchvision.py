@@ -15,7 +15,8 @@ from alpha.data.augmentations.steps import fraction, moves
 from alpha.ops.augment import Code
 from tests.augmentation.pictures import by_torchvision, pictures, step, torchvision_functional, transformed
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch,
+              pytest.mark.same_without_kernels("images are compared both ways here")]
 
 IMAGES = pictures(6)
 THEIRS = {"identity": "Identity", "shear_x": "ShearX", "shear_y": "ShearY", "translate_x": "TranslateX",

@@ -11,6 +11,8 @@ from alpha.data import Augment, DataLoader
 from alpha.errors import ConfigError, DataError
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("images are compared both ways here")
+
 H, W, COUNT = 26, 20, 16
 
 

@@ -18,6 +18,8 @@ from alpha.training import fit
 from tests.augmentation.pictures import pictures
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("images are compared both ways here")
+
 COUNT, CLASSES = 30, 5
 IMAGES = pictures(COUNT, 12, 10)
 LABELS = np.arange(COUNT) % CLASSES

@@ -14,6 +14,8 @@ from alpha.errors import ArgumentError, ConfigError, DataError
 from tests.augmentation.pictures import pictures
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("images are compared both ways here")
+
 IMAGES, LABELS = pictures(12), np.arange(12)
 
 

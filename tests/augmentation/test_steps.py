@@ -15,6 +15,8 @@ from alpha.ops.augment import Code
 from tests.augmentation.pictures import MEAN, draws, pictures, step, transformed
 from tests.op_checks import refused
 
+pytestmark = pytest.mark.same_without_kernels("images are compared both ways here")
+
 SINGLE = sorted(name for name, cls in AUGMENTATIONS.items() if not cls().mixes)
 
 

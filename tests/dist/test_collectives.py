@@ -11,6 +11,8 @@ import pytest
 from alpha import dist
 from tests.dist import checks, launch
 
+pytestmark = pytest.mark.same_without_kernels("ranks are what is tested")
+
 SIZES = (2, 4)
 
 

@@ -15,6 +15,8 @@ from alpha.dist import joining, launch, pmi
 from alpha.errors import ConfigError
 from tests.dist import launch as mpirun
 
+pytestmark = pytest.mark.same_without_kernels("ranks are what is tested")
+
 
 @pytest.mark.parametrize("variables, place", [
     ({}, launch.Place()),

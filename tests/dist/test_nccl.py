@@ -20,7 +20,8 @@ from alpha.errors import DeviceError
 from alpha.core.tensor import Tensor
 
 CC = shutil.which("gcc") or shutil.which("cc")
-pytestmark = pytest.mark.skipif(CC is None, reason="there is no C compiler")
+pytestmark = [pytest.mark.skipif(CC is None, reason="there is no C compiler"),
+              pytest.mark.same_without_kernels("ranks are what is tested")]
 SIZE = 2
 
 

@@ -16,6 +16,8 @@ from alpha.errors import ArgumentError, ConfigError
 from alpha.core import ready
 from alpha.core.tensor import Tensor
 
+pytestmark = pytest.mark.same_without_kernels("ranks are what is tested")
+
 
 @pytest.mark.parametrize("rows, width", [(12, 8), (7, 5), (5, 3)])
 def test_dropout_of_parts_is_that_of_the_whole(rows: int, width: int) -> None:

@@ -24,6 +24,8 @@ from benchmarks.scaling_model import (
 )
 from tests.dist import launch
 
+pytestmark = pytest.mark.same_without_kernels("ranks are what is tested")
+
 FAST = Link("fast", 100.0, 0.0, "a test")
 SLOW = Link("slow", 10.0, 1.0, "a test")
 

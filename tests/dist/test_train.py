@@ -20,7 +20,8 @@ from tests.dist.small import settings
 from train import ranks, report
 from train.loop import run
 
-pytestmark = pytest.mark.skipif(bool(launch.MISSING), reason=launch.WHY)
+pytestmark = [pytest.mark.skipif(bool(launch.MISSING), reason=launch.WHY),
+              pytest.mark.same_without_kernels("ranks are what is tested")]
 SMALL = ("--import", "tests/dist/small.py", "--model", "small_norm_net", "--dataset", "small_images", "--device", "cpu",
          "--batch-size", "25")
 

@@ -13,6 +13,8 @@ import pytest
 from alpha.dist import watch
 from alpha.dist.watch import BUSY_S, PATIENCE_S, SILENT_S, Beacon, Member, Server, Watch, verdict
 
+pytestmark = pytest.mark.same_without_kernels("ranks are what is tested")
+
 NOW = 1000.0
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from alpha.interop.pytorch import layout
 
+pytestmark = pytest.mark.same_without_kernels("networks of PyTorch are compared with the kernels")
+
 
 def shapes(rng: np.random.Generator, count: int) -> list[int]:
     """Returns a random shape of `count` elements."""

@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 import_module("tests.interop.nets_attention")
 NETS = import_module("tests.interop.nets").NETS
 agree = import_module("tests.interop.agree")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch,
+              pytest.mark.same_without_kernels("networks of PyTorch are compared with the kernels")]
 SMALL = ("lenet5", "resnet20", "airbench94")
 
 

@@ -12,7 +12,8 @@ import alpha
 
 torch = pytest.importorskip("torch")
 agree = import_module("tests.interop.agree")
-pytestmark = [pytest.mark.torch, pytest.mark.large,
+pytestmark = [pytest.mark.same_without_kernels("networks of PyTorch are compared with the kernels"),
+              pytest.mark.torch, pytest.mark.large,
               pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")]
 # one or two of each family, at sizes that take a minute
 NAMES = {"alexnet": 64, "vgg11_bn": 32, "resnet18": 64, "resnext50_32x4d": 32, "wide_resnet50_2": 32, "densenet121": 32,
