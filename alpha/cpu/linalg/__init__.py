@@ -14,16 +14,22 @@ Array = np.ndarray
 
 
 def _computed(where: str, f: Callable[..., Any], *arrays: Array) -> Any:
-    """Returns what NumPy computes.  Raises DataError where it cannot."""
+    """Returns what NumPy computes; NaN for matrices that hold NaN or an infinity.  Raises DataError where it cannot."""
+    lost = np.logical_or.reduce([~np.isfinite(a).all((-2, -1)) for a in arrays])
+    if lost.any():      # LAPACK may not end with them
+        first, *others = arrays
+        arrays = (np.where(lost[..., None, None], np.eye(*first.shape[-2:], dtype=first.dtype), first),
+                  *[np.where(lost[..., None, None], a.dtype.type(0), a) for a in others])
     try:
         with np.errstate(all="ignore"):
             found = f(*arrays)
     except np.linalg.LinAlgError as error:
-        raise DataError(message(where, f"a matrix of shape {arrays[0].shape[-2:]} fails: {error}", "look for NaN, and "
-                                "for rows that depend on each other; or add a small multiple of eye(n)")) from None
-    if isinstance(found, tuple):
-        return tuple([np.ascontiguousarray(a, arrays[0].dtype) for a in found])
-    return np.ascontiguousarray(found, arrays[0].dtype).reshape(found.shape)
+        raise DataError(message(where, f"a matrix of shape {arrays[0].shape[-2:]} fails: {error}", "look "
+                                "for rows that depend on each other, or add a small multiple of eye(n)")) from None
+    made = [np.array(a, arrays[0].dtype, order="C") for a in (found if isinstance(found, tuple) else (found,))]
+    for a in made:
+        a[lost] = np.nan
+    return tuple(made) if isinstance(found, tuple) else made[0]
 
 
 @ops.matrix_inverse.impl("cpu")
