@@ -19,6 +19,7 @@ if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m") =
     start.quiet()
 
 from alpha import checkpoint, nn, ops, optim
+from alpha import errors as errors
 from alpha.capture import capture
 from alpha.checkpoint.state import load, save
 from alpha.core.config import config

@@ -71,4 +71,4 @@ def test_nothing_is_said_where_the_user_has_decided_or_nobody_waits(variables: d
 @pytest.mark.torch
 @pytest.mark.parametrize("module", ["inference", "sparsity", "coconv", "conv_pool", "loader", "step_worker"])
 def test_a_benchmark_of_both_libraries_lets_neither_spin(module: str) -> None:
-    run(f"import benchmarks.{module}, torch; from alpha import openmp; assert not openmp._late")
+    run(f"import benchmarks.{module}, torch; from alpha.core import openmp; assert not openmp._late")

@@ -19,6 +19,7 @@ from alpha.data import DataLoader, Dataset, Images, balanced_weights
 from alpha.errors import AlphaError, CheckpointError, ConfigError, DataError
 from alpha.training import EarlyStopping, Trainer, fit, load_run
 from alpha.training.options import AROUND, OPTIONS, OTHERWISE, values_of
+from alpha.training.registries import find_loss
 from tests.op_checks import refused
 from train.config import Config
 
@@ -341,3 +342,8 @@ def test_options_of_a_loss_reach_it() -> None:
              for given in ({}, {"loss_options": {"label_smoothing": 0.5}},
                            {"loss": lambda y, t: ops.cross_entropy(y, t, label_smoothing=0.5)})]
     assert found[0] != found[1] == pytest.approx(found[2])
+
+
+def test_options_of_a_loss_are_a_dict() -> None:
+    with refused(ConfigError, "fit: loss_options is 3, a dict of settings by name is needed", "label_smoothing"):
+        find_loss("fit", "cross_entropy", options=3)    # type: ignore[arg-type]

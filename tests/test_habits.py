@@ -210,7 +210,7 @@ TWINS = {
     "alpha.fft.fft(x)": "np.fft", "alpha.arctan(x)": "x.atan(",
     "alpha.cuda.empty_cache()": "free_cached", "alpha.cuda.device_count()": "is_available", "alpha.cuda.amp.autocast()":
     "alpha.precision", "alpha.cuda.max_memory_allocated()": "memory_summary", "alpha.cuda.Stream()": "one stream",
-    "alpha.distributed.init_process_group()": "one device to a process", "alpha.Generator()": "alpha.manual_seed",
+    "alpha.distributed.init_process_group()": "alpha.dist", "alpha.Generator()": "alpha.manual_seed",
     "nn.TransformerDecoderLayer(8, 2)": "MultiheadAttention", "F.upsample(x)": "Upsample",
     "F.scaled_dot_product_attention(x, x, x, is_causal=True, enable_gqa=True)": "repeat_interleave",
     "alpha.get_num_threads()": "ALPHA_NUM_THREADS", "x.dist(x)": "(x - y).norm()",

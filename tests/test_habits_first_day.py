@@ -104,7 +104,7 @@ TWINS = {
     "prefetch_factor=2)": "prefetch=", "alpha.data.DataLoader(items, batch_sampler=[[0]])": "Subset",
     "alpha.checkpoint.checkpoint(model, x)": "alpha.recompute",
     "alpha.onnx.dynamo_export(model)": "onnx.export",
-    "alpha.training.EarlyStopping()": "run.stop()", "alpha.training.fitt": "did you mean fit",
+    "alpha.training.EarlyStopping()": "patience is missing", "alpha.training.fitt": "did you mean fit",
     "alpha.device('gpu')": "cuda:<index>", "alpha.device('cuda', 'x')": "cuda:<index>",
     "alpha.device(0)": "cuda:<index>",
     "F.conv2d(maps, alpha.ones((2, 3, 3, 3)), padding='same', stride=2)": "kernel_size // 2",

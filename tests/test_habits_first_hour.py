@@ -41,10 +41,10 @@ TWINS = {
     "from alpha.optim import lr_scheduler": "alpha.optim.schedule", "from alpha.optim.lr_scheduler import StepLR":
     "alpha.optim.schedule", "from alpha.cuda.amp import autocast": "alpha.precision", "from alpha.cuda import amp":
     "alpha.precision", "from alpha.amp import autocast": "alpha.precision", "from alpha.autograd import Variable":
-    "alpha.Function", "import alpha.distributed as dist": "one device to a process",
+    "alpha.Function", "import alpha.distributed as dist": "alpha.dist",
     "from alpha.nn.utils import clip_grad_norm_": "clip_grad_norm", "import alpha.backends.cudnn": "alpha.config",
     "from alpha.utils.tensorboard import SummaryWriter": "--tensorboard", "from alpha.nn.parallel import DataParallel":
-    "one device", "from alpha.utils.checkpoint import checkpoint": "alpha.recompute", "import alpha.optimm":
+    "alpha.dist", "from alpha.utils.checkpoint import checkpoint": "alpha.recompute", "import alpha.optimm":
     "did you mean optim", "from alpha.testing import assert_close": "assert_equal_at",
     "alpha.testing.assert_close(x, x)": "assert_equal_at(actual", "optimizer.state": "optimizer.state_dict()",
     "optimizer.state[model[0].weight]": "by the names", "optimizer.defaults": "optimizer.param_groups",

@@ -203,7 +203,7 @@ def test_adagrads_sums_start_where_pytorchs_do() -> None:
     np.testing.assert_allclose(p.numpy(), twin.detach().numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["accumulate", "accumulate_grad_batches", "gradient_accumulation_steps"])
+@pytest.mark.parametrize("name", ["accumulate_grad_batches", "gradient_accumulation_steps"])
 def test_fit_answers_accumulation_with_what_to_do(name: str) -> None:
     data = np.zeros((4, 2), np.float32), np.zeros(4, np.int64)
     with pytest.raises(ConfigError, match="call backward for several batches before the step") as caught:

@@ -156,8 +156,7 @@ def test_widths_that_do_not_fit_are_refused() -> None:
     x = alpha.tensor(np.ones((2, 3)))
     with refused(ShapeError, "pad: widths ((1, 1),) do not fit 2 axes", "x: (2, 3)"):
         ops.pad(x, ((1, 1),))
-    with refused(ShapeError, "pad: widths is ((1, 1), (0, -1)), a pair (before, after) of ints of at least 0"):
-        ops.pad(x, ((1, 1), (0, -1)))
+    assert ops.pad(x, ((1, 1), (0, -1))).shape == (4, 2)    # a negative width cuts
 
 
 KEYS = [0, -1, slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(3, 0, -2), slice(2, 2),

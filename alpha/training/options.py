@@ -55,7 +55,8 @@ OTHERWISE = {
 AROUND = {
     "imports": "Python's import", "algorithm": "alpha.config(conv_algorithm=)", "recompute": "alpha.config(recompute=)",
     "label_smoothing": "loss_options", "runs": "a loop", "resume": "none: fit does not continue a run",
-    "evaluate": "load_run(path).predict", "tta": "a mean of load_run(path).outputs",
+    "evaluate": "load_run(path).predict", "tta": "a mean of load_run(path).outputs", "tta_views": "as tta",
+    **dict.fromkeys(("exact_over", "sync_batch_norm", "gradient_dtype"), "a loop of one's own with alpha.dist"),
     "image_size": "read_folder(size=)", "skip_bad": "read_folder(skip_bad=)",
 }
 WIDTH = 108     # of a line of a docstring behind its eight blanks

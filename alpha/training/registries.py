@@ -142,6 +142,9 @@ def find_loss(where: str, what: Any, label_smoothing: float = 0.0, options: Mapp
     options: what it takes beside (outputs, targets), by name.
     Raises ConfigError.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(message(where, f"loss_options is {shown(options)}, a dict of settings by name is needed",
+                                  'pass loss_options={"label_smoothing": 0.1}'))
     loss = find(LOSSES, where, "loss", what) if isinstance(what, str) else what
     if not callable(loss):
         raise ConfigError(message(where, f"loss is {loss!r:.60}", f"use one of {', '.join(LOSSES)}, or a function "

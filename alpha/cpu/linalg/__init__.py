@@ -15,7 +15,8 @@ Array = np.ndarray
 
 def _computed(where: str, f: Callable[..., Any], *arrays: Array) -> Any:
     """Returns what NumPy computes; NaN for matrices that hold NaN or an infinity.  Raises DataError where it cannot."""
-    lost = np.logical_or.reduce([~np.isfinite(a).all((-2, -1)) for a in arrays])
+    whole = all(a.ndim > 1 for a in arrays)     # a matrix is looked at, what is none NumPy refuses
+    lost = np.logical_or.reduce([~np.isfinite(a).all((-2, -1)) for a in arrays]) if whole else np.bool_(False)
     if lost.any():      # LAPACK may not end with them
         first, *others = arrays
         arrays = (np.where(lost[..., None, None], np.eye(*first.shape[-2:], dtype=first.dtype), first),
@@ -24,10 +25,10 @@ def _computed(where: str, f: Callable[..., Any], *arrays: Array) -> Any:
         with np.errstate(all="ignore"):
             found = f(*arrays)
     except np.linalg.LinAlgError as error:
-        raise DataError(message(where, f"a matrix of shape {arrays[0].shape[-2:]} fails: {error}", "look "
-                                "for rows that depend on each other, or add a small multiple of eye(n)")) from None
+        raise DataError(message(where, f"a matrix of shape {arrays[0].shape[-2:]} fails: {error}", "look for "
+                                "rows that depend on each other, or add a small multiple of eye(n)")) from None
     made = [np.array(a, arrays[0].dtype, order="C") for a in (found if isinstance(found, tuple) else (found,))]
-    for a in made:
+    for a in made if lost.any() else ():
         a[lost] = np.nan
     return tuple(made) if isinstance(found, tuple) else made[0]
 
