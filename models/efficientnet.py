@@ -18,17 +18,6 @@ def unit(in_channels: int, channels: int, kernel_size: int, stride: int = 1, gro
                                    groups=groups, bias=False), nn.BatchNorm2d(channels), nn.SiLU())
 
 
-class Gate(nn.Module):
-    """Squeeze-excite: y = x * sigmoid(fc2(silu(fc1(mean of x over its map))))."""
-
-    def __init__(self, channels: int, inner: int) -> None:
-        self.fc1 = nn.Conv2d(channels, inner, 1)
-        self.fc2 = nn.Conv2d(inner, channels, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * ops.sigmoid(self.fc2(ops.silu(self.fc1(ops.adaptive_avg_pool2d(x, 1)))))
-
-
 class MBConv(nn.Module):
     """1x1 to `expand` times the channels, depthwise, a gate, 1x1 without an activation; plus x where it fits.
 
@@ -43,7 +32,7 @@ class MBConv(nn.Module):
         first = [unit(in_channels, wide, 1)] if expand > 1 else []
         last = nn.Sequential(nn.Conv2d(wide, channels, 1, bias=False), nn.BatchNorm2d(channels))
         self.block = nn.Sequential(*first, unit(wide, wide, kernel_size, stride, wide),
-                                   Gate(wide, max(1, in_channels // 4)), last)
+                                   nn.SqueezeExcite(wide, max(1, in_channels // 4), "silu"), last)
         self.added = stride == 1 and in_channels == channels
 
     def forward(self, x: Tensor) -> Tensor:

@@ -15,17 +15,6 @@ def unit(in_channels: int, channels: int, kernel_size: int, stride: int = 1, gro
     return nn.Sequential(convolution, nn.BatchNorm2d(channels), *([nn.ReLU()] if active else []))
 
 
-class Gate(nn.Module):
-    """Squeeze-excite: y = x * sigmoid(fc2(relu(fc1(mean of x over its map))))."""
-
-    def __init__(self, channels: int, inner: int) -> None:
-        self.fc1 = nn.Conv2d(channels, inner, 1)
-        self.fc2 = nn.Conv2d(inner, channels, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * ops.sigmoid(self.fc2(ops.relu(self.fc1(ops.adaptive_avg_pool2d(x, 1)))))
-
-
 class RegNetBlock(nn.Module):
     """y = relu(f(x) + proj(x)): f is 1x1, 3x3 in groups, a gate if there is one, and 1x1, all of `channels`.
 
@@ -40,7 +29,7 @@ class RegNetBlock(nn.Module):
         parts: dict[str, nn.Module] = {"a": unit(in_channels, channels, 1),
                                        "b": unit(channels, channels, 3, stride, channels // group_width)}
         if gate:
-            parts["se"] = Gate(channels, round(gate * in_channels))
+            parts["se"] = nn.SqueezeExcite(channels, round(gate * in_channels))
         parts["c"] = unit(channels, channels, 1, active=False)
         self.f = nn.Sequential(parts)
         self.projected = in_channels != channels or stride != 1
