@@ -19,7 +19,7 @@ from typing import Any
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.registry import did_you_mean
 from alpha.errors import ConfigError, MissingError, message, shown
-from alpha.nn import Module
+from alpha.nn import BatchNorm2d, Conv2d, Module, Sequential
 from alpha.training.registries import MODELS as _registry
 from alpha.training.registries import register_model
 
@@ -34,6 +34,14 @@ def check_option(where: str, name: str, value: object, known: tuple[str, ...]) -
     if value not in known:
         raise ConfigError(message(where, f"{name} is {value!r}, it can be {' or '.join(map(repr, known))}",
                                   "pass one of these"))
+
+
+def conv_norm(in_channels: int, channels: int, kernel_size: int, stride: int = 1, groups: int = 1,
+              activation: type[Module] | None = None) -> Sequential:
+    """Returns a convolution that keeps the map, batch norm, and the activation if there is one."""
+    convolution = Conv2d(in_channels, channels, kernel_size, stride=stride, padding=kernel_size // 2, groups=groups,
+                         bias=False)
+    return Sequential(convolution, BatchNorm2d(channels), *([] if activation is None else [activation()]))
 
 
 def list() -> tuple[str, ...]:

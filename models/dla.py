@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alpha import Tensor, nn, ops
 
-from . import register_model
+from . import conv_norm, register_model
 from .resnet import BasicBlock, projection
 
 
@@ -54,11 +54,6 @@ class Tree(nn.Module):
         return self.root([*joined, left, self.right_node(left)])
 
 
-def unit(in_channels: int, channels: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(in_channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels),
-                         nn.ReLU())
-
-
 class DLA(nn.Module):
     """Three 3x3 convolutions, four trees (each but the first halves the map), average pool, linear.
 
@@ -67,7 +62,8 @@ class DLA(nn.Module):
     """
 
     def __init__(self, num_classes: int) -> None:
-        self.base, self.layer1, self.layer2 = unit(3, 16), unit(16, 16), unit(16, 32)
+        self.base, self.layer1, self.layer2 = (conv_norm(a, b, 3, activation=nn.ReLU)
+                                               for a, b in ((3, 16), (16, 16), (16, 32)))
         self.layer3 = Tree(32, 64, 1, 1)
         self.layer4 = Tree(64, 128, 2, 2)
         self.layer5 = Tree(128, 256, 2, 2)

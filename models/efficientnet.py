@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from alpha import Tensor, nn, ops
 
-from . import STEMS, check_option, register_model
+from . import STEMS, check_option, conv_norm, register_model
 
 # expand, kernel, stride, channels, blocks
 STAGES = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
           (6, 3, 1, 320, 1))
 LAST = 1280     # channels in front of the classifier
-
-
-def unit(in_channels: int, channels: int, kernel_size: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """A convolution that keeps the map, batch norm and SiLU."""
-    return nn.Sequential(nn.Conv2d(in_channels, channels, kernel_size, stride=stride, padding=kernel_size // 2,
-                                   groups=groups, bias=False), nn.BatchNorm2d(channels), nn.SiLU())
+unit = partial(conv_norm, activation=nn.SiLU)   # of every block
 
 
 class MBConv(nn.Module):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from alpha import Tensor, nn, ops
 
-from . import STEMS, check_option, register_model
+from . import STEMS, check_option, conv_norm, register_model
 
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 LAST = 1280     # channels in front of the classifier
-
-
-def unit(in_channels: int, channels: int, kernel_size: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """A convolution that keeps the map, batch norm and ReLU6."""
-    return nn.Sequential(nn.Conv2d(in_channels, channels, kernel_size, stride=stride, padding=kernel_size // 2,
-                                   groups=groups, bias=False), nn.BatchNorm2d(channels), nn.ReLU6())
+unit = partial(conv_norm, activation=nn.ReLU6)   # of every block
 
 
 class InvertedResidual(nn.Module):

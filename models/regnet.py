@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from alpha import Tensor, nn, ops
 
-from . import STEMS, check_option, register_model
-
-
-def unit(in_channels: int, channels: int, kernel_size: int, stride: int = 1, groups: int = 1,
-         active: bool = True) -> nn.Sequential:
-    """A convolution that keeps the map, batch norm, and ReLU where `active`."""
-    convolution = nn.Conv2d(in_channels, channels, kernel_size, stride=stride, padding=kernel_size // 2, groups=groups,
-                            bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm2d(channels), *([nn.ReLU()] if active else []))
+from . import STEMS, check_option, conv_norm, register_model
 
 
 class RegNetBlock(nn.Module):
@@ -26,15 +18,15 @@ class RegNetBlock(nn.Module):
     """
 
     def __init__(self, in_channels: int, channels: int, stride: int, group_width: int, gate: float) -> None:
-        parts: dict[str, nn.Module] = {"a": unit(in_channels, channels, 1),
-                                       "b": unit(channels, channels, 3, stride, channels // group_width)}
+        parts: dict[str, nn.Module] = {"a": conv_norm(in_channels, channels, 1, activation=nn.ReLU),
+                                       "b": conv_norm(channels, channels, 3, stride, channels // group_width, nn.ReLU)}
         if gate:
             parts["se"] = nn.SqueezeExcite(channels, round(gate * in_channels))
-        parts["c"] = unit(channels, channels, 1, active=False)
+        parts["c"] = conv_norm(channels, channels, 1)
         self.f = nn.Sequential(parts)
         self.projected = in_channels != channels or stride != 1
         if self.projected:
-            self.proj = unit(in_channels, channels, 1, stride, active=False)
+            self.proj = conv_norm(in_channels, channels, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.relu((self.proj(x) if self.projected else x) + self.f(x))
@@ -58,7 +50,7 @@ class RegNet(nn.Module):
                  gate: float = 0.0, stem: str = "small") -> None:
         check_option("RegNet", "stem", stem, STEMS)
         halved = stem == "imagenet"
-        self.stem = unit(3, 32, 3, 2 if halved else 1)
+        self.stem = conv_norm(3, 32, 3, 2 if halved else 1, activation=nn.ReLU)
         stages, before = {}, 32
         for stage, (wide, count) in enumerate(zip(widths, depths), 1):
             stride = 1 if stage == 1 and not halved else 2
