@@ -47,11 +47,11 @@ class _ScheduleFree(Composed):
         made = super()._new_state(group, slot, p)
         return ops.clone(p.detach().astype(made.dtype)) if slot == "z" else made
 
-    def _moved(self, group: Mapping[str, Any], y: Tensor, d: Tensor, state: State, rate: Any) -> New:
-        """Returns y and the states after a step along d."""
+    def _moved(self, group: Mapping[str, Any], y: Tensor, d: Tensor, state: State, rate: Any, square: Any) -> New:
+        """Returns y and the states after a step along d; square is that of the rate, rounded once, as `numbers` has it."""
         beta, z = self._beta(group), state["z"]
-        total = state["weight"] + rate * rate
-        share = rate * rate / total
+        total = state["weight"] + square
+        share = square / total
         y = y + (z - y) * share - d * ((1.0 - (1.0 - share) * beta) * rate)
         return y, {"z": z - d * rate, "weight": total}
 
@@ -114,12 +114,13 @@ class ScheduleFreeSGD(_ScheduleFree):
         return "z", "weight"
 
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
-        rate, = self.taken(group, lr, step)
+        rate, square = self.taken(group, lr, step)
         d = g + w * group["weight_decay"] if group["weight_decay"] else g
-        return self._moved(group, w, d, state, rate)
+        return self._moved(group, w, d, state, rate, square)
 
     def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        return (self._rate(group, lr, step),)
+        rate = self._rate(group, lr, step)
+        return rate, rate * rate
 
 
 class ScheduleFreeAdamW(_ScheduleFree):
@@ -149,14 +150,15 @@ class ScheduleFreeAdamW(_ScheduleFree):
         return "z", "weight", "v"
 
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
-        rate, inverse_root = self.taken(group, lr, step)
+        rate, square, inverse_root = self.taken(group, lr, step)
         beta2 = group["betas"][1]
         v = state["v"] * beta2 + g * g * (1 - beta2)
         d = g / (v.sqrt() * inverse_root + group["eps"])
         if group["weight_decay"]:
             d = d + w * group["weight_decay"]
-        y, new = self._moved(group, w, d, state, rate)
+        y, new = self._moved(group, w, d, state, rate, square)
         return y, {**new, "v": v}
 
     def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        return self._rate(group, lr, step), 1 / sqrt(1 - group["betas"][1] ** step)
+        rate = self._rate(group, lr, step)
+        return rate, rate * rate, 1 / sqrt(1 - group["betas"][1] ** step)

@@ -87,6 +87,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Lion": ("Lion", {}), "NAdam": ("NAdam", {}), "Adagrad": ("Adagrad", dict(lr_decay=0.1)),
     "Adadelta": ("Adadelta", {}), "LAMB": ("LAMB", {}), "LARS": ("LARS", {}), "Adan": ("Adan", {}),
     "Adafactor": ("Adafactor", {}), "ScheduleFree": ("ScheduleFreeAdamW", dict(warmup_steps=3)),
+    "ScheduleFreeSGD": ("ScheduleFreeSGD", dict(warmup_steps=3, weight_decay=0.01)),
     "MuonAdamW": ("MuonAdamW", {})}
 
 
