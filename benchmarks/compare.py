@@ -143,13 +143,14 @@ def check(ours: Row, theirs: Row, precision: str) -> None:
 
 
 def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str, float], deadline: float,
-            loops: bool = False) -> Iterator[Row]:
+            loops: bool = False, float64: bool = False) -> Iterator[Row]:
     """Yields a row for each configuration, and one for the memory of each side that tells; failures are rows too.
 
     Args:
         eager_ms: what is known of the eager configurations; what is measured here is added.
         deadline: as time.monotonic(); no configuration is begun after it.
         loops: whether rows tell what each side takes in a loop, too: what the turns cost it.
+        float64: whether rows have the first loss as PyTorch computes it in float64, too.
     """
     workers: dict[str, Worker] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -159,6 +160,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
             ours = workers["alpha"] = Worker("alpha")
             workers["next"] = Worker("torch")  # imports PyTorch meanwhile
             begun = begin(ours, case, **spec)
+            exact = {"loss_float64": in_float64(spec)} if float64 else {}
             yield account(case, "alpha", ours)
             for number, name in enumerate(names, 1):
                 in_time(deadline)
@@ -171,7 +173,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
                     check(begun, started["torch"], case.precision)
                     times = in_turn(case, effort, {"alpha": ours, "torch": theirs},
                                     {side: row["ms"] for side, row in started.items()})
-                    row = {**pair(case, found, started, times), **clocks(case)}
+                    row = {**pair(case, found, started, times), **exact, **clocks(case)}
                     if loops:
                         row["loop_ms"] = in_a_loop(case, effort, {"alpha": ours, "torch": theirs}, row["ms"])
                     if found.kind == "eager":
@@ -189,6 +191,15 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
         finally:
             for worker in workers.values():
                 worker.close()
+
+
+def in_float64(spec: Row) -> float:
+    """Returns the first loss by PyTorch in float64, computed in a process that then ends: it counts for no memory."""
+    worker = Worker("torch")
+    try:
+        return float(worker.ask(float64=spec)["loss"])
+    finally:
+        worker.close()
 
 
 def in_time(deadline: float) -> None:

@@ -166,7 +166,9 @@ class TorchSide:
     def loss(self, x: Any, labels: Any) -> Any:
         with autocast(self.torch, self.device, self.precision):
             y = self.net(x)
-            return self.torch.nn.functional.cross_entropy(y, labels) if y.ndim == 2 else y.float().square().mean()
+            if y.ndim == 2:
+                return self.torch.nn.functional.cross_entropy(y, labels)
+            return (y.float() if y.dtype.itemsize < 4 else y).square().mean()
 
     def update(self, x: Any, labels: Any, loss_of: Callable[..., Any] | None = None) -> Any:
         """Makes one update, eager but for `loss_of`."""

@@ -5,6 +5,7 @@ Reads one JSON object a line from standard input and answers each with one on st
     {"start": {"model": ..., "batch": ..., "weights": path, "device": "cpu", "precision": "fp32",
                "layout": "nhwc", "kind": "eager",
                "clock": "wall" or "cpu"}}                   ->  {"losses": [first TRACE_STEPS], "parameters": count}
+    {"float64": as start}                                  ->  {"loss": the first one by PyTorch in float64}
     {"steps": 20}                                          ->  {"ms": mean per step, waited for at the end only}
     {"memory": true}                                       ->  {"peak_mib": since the start, "reserved_mib": held,
                                                                 "steady_mib": peak of one more step, "process_mib": the
@@ -41,23 +42,36 @@ Side = Any  # AlphaSide or TorchSide
 def alpha_side(model: str, batch: int, weights: str, device: str, precision: str, **_: str) -> AlphaSide:
     """Returns alpha's side; writes the initial weights in PyTorch's names and layout for the others."""
     import alpha
-    import models
     from alpha import checkpoint
+    from benchmarks.zoo.members import alpha_network
     alpha.manual_seed(0)
-    net = models.create(model)
-    if not Path(weights).exists():
+    net = alpha_network(model)
+    if weights and not Path(weights).exists():
         np.savez(weights, **checkpoint.to_torch_state_dict(net))
     return AlphaSide(net, image_batches(batch), device, precision)
 
 
 def torch_side(model: str, batch: int, weights: str, device: str, precision: str, layout: str, kind: str) -> TorchSide:
     """Returns PyTorch's side, with the weights that alpha's wrote."""
+    return TorchSide(_loaded(model, weights), image_batches(batch), device, precision, layout, kind)
+
+
+def _loaded(model: str, weights: str) -> Any:
     import torch
 
-    from benchmarks.torch_models import TWINS
-    net = TWINS[model]()
+    from benchmarks.zoo.members import torch_network
+    net = torch_network(model)
     net.load_state_dict({k: torch.from_numpy(np.asarray(v)) for k, v in np.load(weights).items()}, strict=False)
-    return TorchSide(net, image_batches(batch), device, precision, layout, kind)
+    return net
+
+
+def float64_loss(model: str, batch: int, weights: str, device: str, **_: str) -> float:
+    """Returns the loss before the first update as PyTorch computes it in float64."""
+    import torch
+    side = TorchSide(_loaded(model, weights).double(), image_batches(batch)[:1], device, "fp32")
+    x, labels = side.batches[0]
+    with torch.no_grad():
+        return float(side.loss(x.double(), labels))
 
 
 class Runner:
@@ -73,6 +87,8 @@ class Runner:
             self.clock = start.pop("clock", "wall")
             self.side = (alpha_side if self.library == "alpha" else torch_side)(**start)
             return self.first_updates()
+        if "float64" in request:
+            return {"loss": float64_loss(**request["float64"])}
         if "steps" in request:
             return {"ms": self.time_ms(request["steps"])}
         if "account" in request:

@@ -1,4 +1,6 @@
-"""PyTorch twins of some shipped models: the same names, PyTorch's own layers, ReLU in place.  No code of models/."""
+"""PyTorch twins of all shipped models, most in files beside this one: the same names, PyTorch's own layers, ReLU in
+place.  No code of models/.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ from torch import nn
 from benchmarks.torch_coresnet import coresnet18, coresnet50
 from benchmarks.torch_networks import TWINS as NETWORKS
 from benchmarks.torch_zoo import TWINS as ZOO
+from benchmarks.zoo.torch_shipped import TWINS as SHIPPED
 
 
 class LeNet5(nn.Module):
@@ -116,4 +119,4 @@ class GoogLeNet(nn.Module):
 
 
 TWINS = {"lenet5": LeNet5, "vgg11": vgg11, "vgg16": vgg16, "resnet18": ResNet18, "googlenet": GoogLeNet,
-         "coresnet18": coresnet18, "coresnet50": coresnet50, **NETWORKS, **ZOO}
+         "coresnet18": coresnet18, "coresnet50": coresnet50, **NETWORKS, **ZOO, **SHIPPED}
