@@ -36,7 +36,7 @@ setup(
     python_requires=">=3.10",
     packages=[*find_packages(include=["alpha*", "models*", "train*"]), *BESIDE],
     package_dir=BESIDE,
-    package_data={"alpha.docs": ["*.md", "*.ipynb", "images/*"],
+    package_data={"alpha.docs": ["*/*.md", "*/*.ipynb", "images/*"],
                   **{name: ["*.cpp", "*.hpp", "*.h", "README.md"] for name in EMULATOR},
                   "alpha": ["py.typed", "cpu/kernels/**/*.cpp", "cpu/kernels/**/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
                             "cuda/packed/*.zip", "ops/*.pyi"],

@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md and of the README, made from result files: nobody types a figure.
+"""The tables of docs/reference/performance.md and of the README, made from result files: nobody types a figure.
 
     python -m benchmarks.performance            # writes the tables anew; a test checks that they are current
 
@@ -23,7 +23,7 @@ from benchmarks.shapes import PASSES
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "inference.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "reference" / "performance.md", ROOT / "docs" / "how_to" / "inference.md")
 BLOCK = re.compile(r"(<!-- table: (\w+) (\S+)((?: \S+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
 COMPARED = (("fp32", "fp32", "strict float32"), ("fp32", "tf32", "TF32"), ("tf32", "tf32", "TF32"),
             ("bf16", "bf16", "bfloat16"))   # alpha's mode, cuDNN's, and its name

@@ -1,4 +1,4 @@
-"""The Python code in README.md and docs/*.md runs, all blocks of a page in one process; what they link to is there."""
+"""The Python code in README.md and docs/*/*.md runs, all blocks of a page in one process; linked files are there."""
 
 import json
 import re
@@ -18,17 +18,20 @@ def blocks(path):
     return re.findall(r"^```python\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
 
 
-ALL = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*/*.md"))]
 ON_A_GPU = {"add_a_conv_kernel.md", "add_a_kernel.md", "fusion.md"}  # tests/cuda/test_docs_kernel.py runs it
 PAGES = [path for path in ALL if blocks(path) and path.name not in ON_A_GPU]
 
 
 def test_pages_are_found():
-    assert [path.name for path in PAGES] == [
-        "README.md", "add_a_layer.md", "add_a_model.md", "add_an_optimizer.md", "algorithms.md", "augmentation.md",
-        "contextual.md", "data_sets.md", "distributed.md", "eager_loop.md", "env_vars.md", "from_pytorch.md",
-        "in_place.md", "inference.md", "memory.md", "numerics.md", "onnx.md", "runs.md",
-        "see_what_happens.md", "train_your_own.md"]
+    folders = {"explanation": {"algorithms", "contextual", "in_place", "memory", "numerics"},
+               "how_to": {"add_a_layer", "add_a_model", "add_an_optimizer", "augmentation", "data_sets", "distributed",
+                          "inference", "onnx", "see_what_happens"},
+               "reference": {"env_vars"}, "tutorial": {"eager_loop", "from_pytorch", "runs", "train_your_own"}}
+    assert {path.name for path in (ROOT / "docs").iterdir()} == {*folders, "images"}
+    assert PAGES[0].name == "README.md"
+    for name, pages in folders.items():
+        assert {path.stem for path in PAGES if path.parent.name == name} == pages
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -39,7 +42,7 @@ def test_code_of_a_page_runs(path, tmp_path):
 
 
 def test_a_file_that_a_page_shows_stands_alone(tmp_path):
-    text = (ROOT / "docs" / "train_your_own.md").read_text()
+    text = (ROOT / "docs" / "tutorial" / "train_your_own.md").read_text()
     (code,) = re.findall(r"This is `my_file\.py`:\n\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "my_file.py").write_text(code)
     done = subprocess.run([sys.executable, "-m", "train", "--import", str(tmp_path / "my_file.py"), "--model", "my_net",
@@ -50,7 +53,7 @@ def test_a_file_that_a_page_shows_stands_alone(tmp_path):
 
 def test_the_notebook_runs(tmp_path):
     pytest.importorskip("matplotlib")
-    cells = json.loads((ROOT / "docs" / "tour.ipynb").read_text())["cells"]
+    cells = json.loads((ROOT / "docs" / "tutorial" / "tour.ipynb").read_text())["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert len(code) == 4 and not any(cell.get("outputs") for cell in cells)
     path = tmp_path / "tour.py"     # a file, as an op's text is looked up there

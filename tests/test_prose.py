@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*/*.md")])
 SOURCES = [path for folder in ("alpha", "benchmarks", "emulator", "examples", "models", "tests", "train")
            for suffix in ("py", "cu", "cuh", "cpp", "hpp") for path in sorted(ROOT.glob(f"{folder}/**/*.{suffix}"))]
 WIDTH = 140     # Python has 120, by ruff

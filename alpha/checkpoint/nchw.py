@@ -17,7 +17,7 @@ from alpha.checkpoint.layouts import channels_of, paths
 from alpha.core.errors import message, warn
 from alpha.nn import Linear, Module
 
-_LISTED = "docs/from_pytorch.md lists what to search a model's code for"
+_LISTED = "docs/tutorial/from_pytorch.md lists what to search a model's code for"
 
 
 def warn_of_order(where: str, model: Module) -> None:

@@ -4,7 +4,7 @@
     with alpha.config(debug=2): ...        for a block, in this thread or asyncio task
     alpha.config.debug = 2                 for the process, from here on
 
-docs/env_vars.md shows the same table; a test holds the two together.
+docs/reference/env_vars.md shows the same table; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -67,21 +67,21 @@ VARIABLES = (
     Variable("sync", False, "wait for every CUDA kernel, so that an error names the one that made it"),
     Variable("tensor_cores", True, "0 computes float32 convolutions and products on the FMA units of a GPU alone"),
     Variable("capture", True, "0 launches every kernel of a training step by itself, each time (alpha.capture)"),
-    Variable("fuse", True, "0 runs each pointwise op as a pass of its own; see docs/fusion.md"),
+    Variable("fuse", True, "0 runs each pointwise op as a pass of its own; see docs/explanation/fusion.md"),
     Variable("tune", False, "time the candidate kernels of each CUDA convolution once, and keep the fastest"),
     Variable("calibration", "", "a file of python -m benchmarks.calibrate: what a GPU was measured to reach, by which "
              "kernels are chosen; empty means what its driver and the tables say"),
     Variable("precision", "fp32", "fp32, tf32, bf16 or fp16: how layers store activations and make matrix products; "
-             "see docs/numerics.md", ("fp32", "tf32", "bf16", "fp16")),
+             "see docs/explanation/numerics.md", ("fp32", "tf32", "bf16", "fp16")),
     Variable("conv_algorithm", "auto", "auto, direct, im2col, winograd, fft, strassen or sparse: how convolutions are "
-             "computed that name no algorithm, where it serves; see docs/algorithms.md",
+             "computed that name no algorithm, where it serves; see docs/explanation/algorithms.md",
              ("auto", "direct", "im2col", "winograd", "fft", "strassen", "sparse")),
     Variable("conv_sparsity", False, "1 counts the zeros of the maps that a convolution of 3x3 with at least 128 "
-             "channels reads on the CPU, and skips them where that is faster; see docs/algorithms.md"),
+             "channels reads on the CPU, and skips them where that is faster; see docs/explanation/algorithms.md"),
     Variable("conv_workspace_mib", 0, "MiB that a convolution's algorithm may take beside its operands; 0 is 256 on "
              "the CPU and 512 on a GPU"),
     Variable("recompute", "auto", "none, cheap, full or auto: which results backward makes again instead of keeping "
-             "them; see docs/memory.md", ("none", "cheap", "full", "auto")),
+             "them; see docs/explanation/memory.md", ("none", "cheap", "full", "auto")),
     Variable("cpu_isa", "native", "native or avx2: the instruction set that the CPU kernels are compiled for",
              ("native", "avx2")),
     Variable("cuda_memory_mib", 0, "MiB of GPU memory that this process may use; 0 sets no limit"),

@@ -139,8 +139,8 @@ class Lazy(Protocol):
 
     def inferring(self) -> AbstractContextManager[None]:
         """For a block of work that is recorded and has no backward pass. The host's time does not count, so pointwise
-        ops on small arrays, too, wait to become one pass (docs/fusion.md); and what kernels read for an activation is
-        kept for its other readers, as it does not stay for long."""
+        ops on small arrays, too, wait to become one pass (docs/explanation/fusion.md); and what kernels read for an
+        activation is kept for its other readers, as it does not stay for long."""
 
 
 class Recording(Protocol):

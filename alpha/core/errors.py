@@ -136,7 +136,7 @@ def warn(text: str) -> None:
     warnings.warn(text, stacklevel=level + 1)
 
 
-_DOCS = re.compile(r"\bdocs/(?=\w+\.(?:md|ipynb))")
+_DOCS = re.compile(r"\bdocs/(?=\w+/\w+\.(?:md|ipynb))")
 _EXTRA = re.compile(r'pip install "\.\[(\w+)\]"')
 
 
@@ -158,7 +158,7 @@ def true_here(text: str) -> str:
 
 
 def docs_page(name: str) -> Path:
-    """Returns where a page of the documentation is, such as "add_a_layer.md"."""
+    """Returns where a page of the documentation is, such as "how_to/add_a_layer.md"."""
     inside = HOME / "docs"
     return (inside if inside.is_dir() else HOME.resolve().parent / "docs") / name
 

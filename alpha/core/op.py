@@ -48,7 +48,8 @@ Hints:
     label     what messages call the op, where that is not its name
     batched   True: the first axis of the first arg is that of the samples; where there are none, no implementation is
               called, and the outs are zeros, if they have elements at all
-    cheap     True, or the names of some outs: they are made again in backward rather than kept, see docs/memory.md
+    cheap     True, or the names of some outs: they are made again in backward rather than kept
+              (docs/explanation/memory.md)
     again     optional, where a call does more than make outs: (s, **attrs) -> the cheap ones, from args and other outs
     flops     optional, for estimates: (size of y, *args) -> operations of a call
 

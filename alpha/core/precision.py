@@ -5,7 +5,7 @@
     ALPHA_PRECISION=bf16 python ...        # for a process
 
 Weights, their gradients, the states of the optimizer and the statistics of batch norm are float32 in every mode, sums
-are made in float32, and losses are float32. docs/numerics.md has the promises and how each is kept.
+are made in float32, and losses are float32. docs/explanation/numerics.md has the promises and how each is kept.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class Augment:
             image.  0 = off.
         altflip: mirror half of the images, drawn once, in even epochs and the other half in odd ones, last of all.
         steps: more of them, in their order, on the whole image: names with settings, "randaugment(n=2,m=9),grey=0.1",
-            or augmentations, or a list of such; docs/augmentation.md has them all. mixup and cutmix come last, wherever
-            they stand: they join images that are normalised.
+            or augmentations, or a list of such; docs/how_to/augmentation.md has them all. mixup and
+            cutmix come last, wherever they stand: they join images that are normalised.
         mask_fill: value of the pixels that crop and steps let into a map that goes with the images (a mask): both
             refuse maps without it. -100 is the label that cross_entropy leaves out. Maps are moved, not coloured.
         boxes: the number of the part of a batch that has boxes, 1 for the one behind the images: left, top, right and

@@ -49,7 +49,8 @@ class DataLoader:
         seed: of order, augmentation and `rng`; nothing else depends on it.
         augment: of images of 8 bits: "crop=4,flip,randaugment", a list of such names, an Augment, or None. A crop of
             images with masks needs Augment(crop=4, mask_fill=-100), as it lets pixels from outside into both. With
-            mixup or cutmix targets are probabilities of the classes, (B, classes), float32; docs/augmentation.md.
+            mixup or cutmix targets are probabilities of the classes, (B, classes), float32:
+            docs/how_to/augmentation.md.
         mean, std: of each channel, a number stands for all; for images of 8 bits in units of 255, 0 to 1.
         weights: one number for each item: how often it is drawn beside others, with repetition; an epoch has as many
             items as there are. An item that is drawn twice in an epoch is augmented alike. None: each comes once.

@@ -7,7 +7,7 @@ A collective begins when x is written, beside later kernels; `wait` makes the co
 unique id of a communicator travels by MPI.
 
 Bits: NCCL adds in an order that depends on its algorithm and protocol, and on the number of ranks. Two runs have the
-same bits where NCCL_ALGO and NCCL_PROTO are fixed (docs/distributed.md).
+same bits where NCCL_ALGO and NCCL_PROTO are fixed (docs/how_to/distributed.md).
 Source: NVIDIA, NCCL's API documentation and the names and numbers of nccl.h.
 """
 

@@ -56,7 +56,7 @@ class Draws:
 
 
 class Augmentation:
-    """An operation on training images, with its settings.  See docs/augmentation.md.
+    """An operation on training images, with its settings.  See docs/how_to/augmentation.md.
 
     Attributes:
         name: by which texts and messages call it.
