@@ -15,6 +15,7 @@ EXTRAS = {
     "plot": ["matplotlib>=3.7"],
     "tensorboard": ["tensorboard>=2.14"],
     "onnx": ["onnx>=1.16"],
+    "docs": ["mkdocs>=1.5"],                # the site of make docs
     "dist": ["mpi4py>=4.0", "mpich>=4.2"],  # on a cluster with an MPI of its own: pip install mpi4py alone
     "test": ["setuptools>=70.1", "pytest>=8", "pytest-timeout>=2.2", "pytest-xdist>=3.5", "hypothesis>=6.100",
              "ruff>=0.6", "mypy>=1.11", "tensorboard>=2.14", "onnx>=1.16", "onnxruntime>=1.18"],

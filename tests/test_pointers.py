@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("alpha", "benchmarks", "models", "train", "docs", "emulator", "tests")
+ROOMS = ("alpha", "benchmarks", "models", "train", "docs", "emulator", "tests", "tools")
 TEXTS = sorted(p for room in ROOMS for p in (ROOT / room).rglob("*")
                if p.suffix in (".py", ".cu", ".cuh", ".cpp", ".hpp", ".md") and "results" not in p.parts)
 PATH = re.compile(rf"(?<![\w/.])(?:{'|'.join(ROOMS)})/[\w/-]+\.(?:py|cuh|cu|cpp|hpp|md|jsonl)\b")

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*/*.md")])
-SOURCES = [path for folder in ("alpha", "benchmarks", "emulator", "examples", "models", "tests", "train")
+SOURCES = [path for folder in ("alpha", "benchmarks", "emulator", "examples", "models", "tests", "tools", "train")
            for suffix in ("py", "cu", "cuh", "cpp", "hpp") for path in sorted(ROOT.glob(f"{folder}/**/*.{suffix}"))]
 WIDTH = 140     # Python has 120, by ruff
 LONG = re.compile(r"^\s*(\||!\[|<)|https?://|\]\(")     # not to be broken: tables, links
