@@ -70,6 +70,15 @@ def test_links_lead_to_files(path):
         assert target.startswith("https://") or (path.parent / target).exists(), target
 
 
+def test_the_map_names_every_room_and_nothing_that_is_not_there():
+    text = (ROOT / "docs" / "explanation" / "map_of_the_code.md").read_text()
+    named = {path for path in re.findall(r"`([\w./]+)`", text) if path.endswith("/") or path.startswith("alpha/")}
+    assert len(named) > 40 and not [path for path in named if not (ROOT / path).exists()]
+    rooms = {f"{path.parent.relative_to(ROOT).as_posix()}/" for folder in ("alpha", "alpha/cuda")
+             for path in (ROOT / folder).glob("*/__init__.py")} - {"alpha/models/"}
+    assert rooms <= named, rooms - named
+
+
 @pytest.mark.parametrize("page", performance.PAGES, ids=lambda path: path.name)
 def test_tables_are_those_of_the_result_files(page):
     text = page.read_text()
