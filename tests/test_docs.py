@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import performance
+from benchmarks import compare_tables, performance, results
 
 pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,7 +89,24 @@ def test_tables_are_those_of_the_result_files(page):
 def test_every_table_has_rows():
     for page in performance.PAGES:
         for block in performance.BLOCK.finditer(page.read_text()):
-            assert block[0].count("\n") >= 6, block[1]
+            assert block[0].count("\n") >= 5, block[1]
+
+
+def test_the_page_of_performance_is_short_and_each_row_has_its_date_and_commit():
+    lines = (ROOT / "docs" / "reference" / "performance.md").read_text().splitlines()
+    rows = [line.split(" | ") for line in lines if line.startswith("| ") and not line.startswith("| network")]
+    assert len(lines) <= 200 and len(rows) > 100
+    assert all(re.fullmatch(r"2026-\d\d-\d\d [0-9a-f]{7,40}(-dirty)?", " ".join(row[-2:]).rstrip(" |")) for row in rows)
+
+
+def test_the_readme_gives_the_cpu_ratios_of_the_rows():
+    rows = performance._chosen(results.read(performance.RESULTS / "intel_xeon_2core" / "compare.jsonl"), ())
+    ratios = {isa: [f"{compare_tables.best(group)['ratio']:.2f}" for group in compare_tables.networks(rows)
+                    if ("avx2" in group[0]["settings"]) == (isa == "AVX2")] for isa in ("AVX-512", "AVX2")}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert len(ratios["AVX2"]) == len(ratios["AVX-512"]) == 4
+    for isa, found in ratios.items():
+        assert re.search(rf"{min(found)} to {max(found)}( times as fast)? with {isa}", text), (isa, found)
 
 
 def test_a_changed_figure_is_noticed():
