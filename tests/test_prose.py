@@ -28,7 +28,6 @@ CEILINGS = {
     "alpha": (14.2, 1.8, 3.1),
     "alpha/capture": (19.5, 1.0, 1.9),
     "alpha/checkpoint": (13.2, 0.5, 1.9),
-    "alpha/core": (17.7, 1.7, 3.3),
     "alpha/cpu": (7.9, 0.1, 2.0),
     "alpha/cuda": (1.0, 1.2, 1.0),
     "alpha/cuda/conv": (11.7, 0.3, 4.2),

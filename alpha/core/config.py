@@ -26,7 +26,7 @@ from alpha.core.errors import ConfigError, message, shown
 
 @dataclass(frozen=True)
 class Variable:
-    """One setting: its attribute name, its default (whose type it has) and what it does."""
+    """One setting: its attribute name, its default (whose type it has) and its meaning."""
 
     name: str
     default: bool | int | str
@@ -106,7 +106,7 @@ class _Setting:
         return self if config is None else config._read(self.name)
 
 
-_Block = tuple[object, Mapping[str, Any]]  # one that was entered: who it is, what it changes
+_Block = tuple[object, Mapping[str, Any]]  # a block that was entered: its identity, its changes
 _blocks: ContextVar[tuple[_Block, ...]] = ContextVar("alpha.config", default=())
 
 
@@ -114,7 +114,7 @@ class Config:
     """The values in force; read as attributes, changed for a block by calling it.
 
     A block counts in the thread or asyncio task that enters it; other threads see the values of the process, which
-    assigning an attribute changes. Reading any value raises ConfigError where the environment has one that is wrong.
+    assigning an attribute changes. Reading any value raises ConfigError where the environment has a wrong one.
     """
 
     debug: int
@@ -137,7 +137,7 @@ class Config:
     cuda_memory_mib: int
     cpu_cache_mib: int
 
-    watch: bool  # whether anything of WATCHED may be on here: one cheap look for what runs with every op and launch
+    watch: bool  # whether anything of WATCHED may be on here: one cheap look with every op and launch
 
     _values: dict[str, Any]    # of the process
     _wrong: list[str]          # messages about the environment
@@ -157,7 +157,7 @@ class Config:
         for name in environ:
             if name.startswith("ALPHA_") and name not in known:
                 near = difflib.get_close_matches(name, known, 1, 0.85)
-                if near:    # else it may be somebody else's
+                if near:    # else it may be another program's
                     warnings.warn(f"{name} is set, which alpha does not know; did you mean {near[0]}?", stacklevel=2)
         vars(self).update(_values=values, _wrong=wrong, _changing=dict.fromkeys(values, 0), _lock=threading.RLock())
         for name in values:
@@ -197,7 +197,7 @@ class Config:
             self._publish(name)
 
     def _publish(self, name: str) -> None:
-        """Makes the value of the process a plain attribute where nobody has another, else takes it away."""
+        """Makes the value of the process a plain attribute where no block has another, else takes it away."""
         plain = vars(self)
         if self._changing[name] or self._wrong:
             plain.pop(name, None)
@@ -214,7 +214,7 @@ class Config:
 
 
 def _parsed(name: str, value: Any) -> bool | int | str:
-    """Returns what a value given in Python stands for.  Raises ConfigError."""
+    """Returns a value given in Python in the type of its setting.  Raises ConfigError."""
     known = {v.name: v for v in VARIABLES}
     if name not in known:
         raise ConfigError(message("config", f"no setting is called {name!r:.100}", f"use one of {sorted(known)}"))
