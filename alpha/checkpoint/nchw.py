@@ -1,4 +1,4 @@
-"""What of a model may count on channels first: PyTorch's weights load into it, and it computes something else.
+"""Parts of a model that may count on channels first: PyTorch's weights load, and the results are wrong.
 
 Nothing here is certain, as a forward pass is code: there is a warning with the remedy, and the weights are loaded.
 """

@@ -17,7 +17,7 @@ COLUMNS = "100"     # of a help text
 
 
 def help_of(*args: str) -> str:
-    """Returns what a command prints for --help."""
+    """Returns the text that a command prints for --help."""
     main = program.main
     if args == ("compare",):    # the command asks for PyTorch first; the text of its help needs none
         main, args = import_module("alpha.programs.compare").main, ()

@@ -1,4 +1,4 @@
-"""The public names: every namespace that a user imports from, and what stands in it."""
+"""The public names: every namespace that a user imports from, and its names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _listed(owner: Any) -> Iterator[str]:
 
 
 def _belongs(owner: Any, name: str, thing: Any) -> bool:
-    """Whether a name of a module without `__all__`, or of a class, is its own, and not one that it imports."""
+    """Whether a name of a module without `__all__`, or of a class, is its own, and not imported."""
     if not isinstance(owner, ModuleType):
         return True
     if owner.__name__ == "alpha":

@@ -79,7 +79,7 @@ def _moved(text: str, name: str, place: str, places: Mapping[str, str]) -> str:
 
 
 def anchors_of(text: str) -> set[str]:
-    """Returns the anchors of a page: those that are named, and those of its headings."""
+    """Returns the anchors of a page: named ones, and its headings'."""
     found = {first or second for first, second in ANCHOR.findall(text)}
     for heading in HEADING.findall(_prose(text)):
         found.add(re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.partition(" {#")[0]).strip().lower()))

@@ -1,4 +1,4 @@
-"""What an augmentation is, the registry of their names, and the random numbers that they draw."""
+"""The base of augmentations, the registry of their names, and the random numbers that they draw."""
 
 from __future__ import annotations
 
