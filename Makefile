@@ -5,7 +5,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Hundreds of processes start in the tests: what images set that start few programs would have each compile our files.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: train test test-numpy test-kernels test-emulated memcheck lint bench wheel clean
+.PHONY: train test test-numpy test-kernels test-emulated memcheck lint bench wheel docs clean
 
 train: .venv/.train        ## train LeNet-5 on real handwritten digits on this machine
 	$(BIN)/python -m train $(ARGS)
@@ -47,6 +47,9 @@ wheel: .venv/.wheel        ## a wheel in dist; ARCHES="sm_80 sm_90a" puts CUDA k
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
 	rm -rf build alpha/cuda/packed
 
+docs: .venv/.docs          ## the site: every page and a reference of every public name, with a search, in build/docs/site
+	$(BIN)/python -m tools.docs --site
+
 .venv/.%: setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --no-compile -e '.[$(EXTRAS)]'
@@ -56,6 +59,7 @@ wheel: .venv/.wheel        ## a wheel in dist; ARCHES="sm_80 sm_90a" puts CUDA k
 .venv/.test: EXTRAS := data,plot,test
 .venv/.bench: EXTRAS := data,plot,bench
 .venv/.wheel: EXTRAS := data
+.venv/.docs: EXTRAS := docs
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,6 +15,7 @@ EXTRAS = {
     "plot": ["matplotlib>=3.7"],
     "tensorboard": ["tensorboard>=2.14"],
     "onnx": ["onnx>=1.16"],
+    "docs": ["mkdocs>=1.5"],                # the site of make docs
     "dist": ["mpi4py>=4.0", "mpich>=4.2"],  # on a cluster with an MPI of its own: pip install mpi4py alone
     "test": ["setuptools>=70.1", "pytest>=8", "pytest-timeout>=2.2", "pytest-xdist>=3.5", "hypothesis>=6.100",
              "ruff>=0.6", "mypy>=1.11", "tensorboard>=2.14", "onnx>=1.16", "onnxruntime>=1.18"],
@@ -36,7 +37,7 @@ setup(
     python_requires=">=3.10",
     packages=[*find_packages(include=["alpha*", "models*", "train*"]), *BESIDE],
     package_dir=BESIDE,
-    package_data={"alpha.docs": ["*.md", "*.ipynb", "images/*"],
+    package_data={"alpha.docs": ["*/*.md", "*/*.ipynb", "images/*"],
                   **{name: ["*.cpp", "*.hpp", "*.h", "README.md"] for name in EMULATOR},
                   "alpha": ["py.typed", "cpu/kernels/**/*.cpp", "cpu/kernels/**/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
                             "cuda/packed/*.zip", "ops/*.pyi"],

@@ -8,7 +8,7 @@ linear: `ops.linear` of one and four rows, with all weights and without those th
 Other sets are layers of benchmarks.sparsity. Sides: alpha in fp32 by tensor cores, on float32 tensors and on operands
     that are there; by FMA units, direct and by Winograd; in bf16; cuDNN in strict float32, with TF32 and in bfloat16,
     the better of both layouts. Zeros make none of them faster. Convolutions that skip zeros have no CUDA kernels:
-    docs/inference.md says why.
+    docs/how_to/inference.md says why.
 Each side is a CUDA graph of 20 calls on the same tensors, the sides take turns; microseconds of a call, medians.
 """
 

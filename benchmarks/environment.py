@@ -29,6 +29,16 @@ def cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def commit() -> str:
+    """Returns the commit of the code that runs, with "-dirty" where files differ from it; "" outside of a clone."""
+    try:
+        done = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"], text=True,
+                              cwd=Path(alpha.__file__).parent, capture_output=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
 def environment(command: str, *packages: str, on_gpu: bool = False) -> dict[str, str]:
     """Returns the facts that go beside every figure, with the versions of the packages named.
 
@@ -39,7 +49,8 @@ def environment(command: str, *packages: str, on_gpu: bool = False) -> dict[str,
                for v in VARIABLES if v.name != "cache_dir" and getattr(config, v.name) != v.default}
     host = " ".join(changed.pop(name) for name in OF_THE_HOST if on_gpu and name in changed)
     settings = {"settings": " ".join(changed.values()), **({"host_settings": host} if host else {})}
-    return {"date": datetime.date.today().isoformat(), "cpu": f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores",
+    return {"date": datetime.date.today().isoformat(), "commit": commit(),
+            "cpu": f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores",
             "python": platform.python_version(), "alpha": alpha.__version__,
             **{package: version(package) for package in ("numpy", *packages)}, "command": command,
             **settings, "load": f"{os.getloadavg()[0]:.1f}"}

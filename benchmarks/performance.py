@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md and of the README, made from result files: nobody types a figure.
+"""The tables of docs/reference/performance.md, of the README and of benchmarks/results/tables.md, from result files.
 
     python -m benchmarks.performance            # writes the tables anew; a test checks that they are current
 
@@ -7,6 +7,8 @@ A page holds a table between two comments, the first of which says what it is ma
     <!-- table: steps h100/compare.jsonl 512 fp32 bf16 -->
     ...
     <!-- end -->
+
+`measured` is the table of all devices: its rows are chosen by SHOWN.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from benchmarks.shapes import PASSES
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "inference.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "reference" / "performance.md", ROOT / "docs" / "how_to" / "inference.md",
+         RESULTS / "tables.md")
+# Files of the table of all devices, in order, with the batches and precisions shown of each (none: all).
+SHOWN = (("h200/compare.jsonl", "16", "512"), ("h200/networks.jsonl",), ("h200/coresnet50.jsonl",),
+         ("h100/compare.jsonl", "512"), ("h100/networks.jsonl", "fp32", "fp32-tf32", "bf16"),
+         ("intel_xeon_2core/compare.jsonl",), ("intel_xeon_2core/networks.jsonl",), ("intel_xeon_1core/compare.jsonl",),
+         ("intel_xeon_1core/networks.jsonl",), ("amd_epyc_2core/compare.jsonl",), ("amd_epyc_2core/networks.jsonl",),
+         ("amd_epyc_1core/compare.jsonl",), ("amd_epyc_1core/networks.jsonl",))
 BLOCK = re.compile(r"(<!-- table: (\w+) (\S+)((?: \S+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
 COMPARED = (("fp32", "fp32", "strict float32"), ("fp32", "tf32", "TF32"), ("tf32", "tf32", "TF32"),
             ("bf16", "bf16", "bfloat16"))   # alpha's mode, cuDNN's, and its name
@@ -34,11 +43,56 @@ def steps(rows: Sequence[Row], *only: str) -> list[str]:
 
     only: batches and precisions that are wanted; default: all.
     """
-    rows = results.latest(rows, compare_tables.KEY)
+    return compare_tables.headline(_chosen(rows, only))
+
+
+def _chosen(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
+    """Returns the latest rows, in order, of the batches and precisions in `only`; of all where it names none."""
     batches, precisions = {n for n in only if n.isdigit()}, {n for n in only if not n.isdigit()}
-    wanted = [row for row in rows if (not batches or str(row["batch"]) in batches)
-              and (not precisions or row["precision"] in precisions)]
-    return compare_tables.headline(sorted(wanted, key=compare_tables.order))
+    return sorted((row for row in results.latest(rows, compare_tables.KEY)
+                   if (not batches or str(row["batch"]) in batches)
+                   and (not precisions or row["precision"] in precisions)), key=compare_tables.order)
+
+
+def measured(_: Sequence[Row]) -> list[str]:
+    """Returns the table of all devices: a line per network, batch, device and precision, with date and commit."""
+    lines = []
+    for file, *only in SHOWN:
+        for group in compare_tables.networks(_chosen(results.read(RESULTS / file), only)):
+            fastest = compare_tables.best(group)
+            lines.append(f"| {compare_tables.title(fastest['model'])}, {fastest['batch']} | {device(fastest)} | "
+                         f"{_precision(fastest)} | {_ms(fastest, 'alpha')} | {_ms(fastest, 'torch')} | "
+                         f"**{fastest['ratio']:.2f}** | {_memory(group)} | {fastest['date']} | {fastest['commit']} |")
+    return compare_tables.table(("network, batch", "device", "precision", "alpha, ms", "PyTorch's best, ms", "ratio",
+                                 "memory, MiB", "date", "commit"), lines)
+
+
+def device(row: Row) -> str:
+    """Returns a device in few words: "H200", "Xeon, 2 cores", "EPYC, 1 core, AVX2"."""
+    if row["device"] == "cuda":
+        return str(row["name"]).removeprefix("NVIDIA ").partition(" ")[0]
+    name = "Xeon" if "Xeon" in row["cpu"] else row["cpu"].removeprefix("AMD ").partition(",")[0]
+    cores = row["cpu"].rpartition(", ")[2].replace("1 cores", "1 core")
+    return f"{name}, {cores}" + (", AVX2" if "ALPHA_CPU_ISA=avx2" in row["settings"] else "")
+
+
+def _precision(row: Row) -> str:
+    return "fp32 beside TF32" if row["precision"] == "fp32-tf32" else str(row["precision"])
+
+
+def _ms(row: Row, side: str) -> str:
+    value = row["ms"][side]
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def _memory(group: Sequence[Row]) -> str:
+    """Returns alpha's peak and the least of PyTorch's: of the device, or of the process on a CPU."""
+    key = "peak_mib" if group[0]["peak_mib"]["torch"] is not None else "process_mib"
+    known = [row for row in group if row[key]["torch"] is not None]
+    if not known:
+        return "-"
+    least = min(known, key=lambda row: row[key]["torch"])
+    return f"{least[key]['alpha']:.0f} / {least[key]['torch']:.0f}"
 
 
 def modes(rows: Sequence[Row]) -> list[str]:
@@ -103,15 +157,16 @@ def latency(rows: Sequence[Row]) -> list[str]:
         for (name, n), by in found.items()))
 
 
-MAKERS: dict[str, Callable[..., list[str]]] = {"steps": steps, "modes": modes, "accuracy": accuracy,
-                                               "first_use": first_use, "latency": latency}
+MAKERS: dict[str, Callable[..., list[str]]] = {
+    "steps": steps, "measured": measured, "modes": modes, "accuracy": accuracy, "first_use": first_use,
+    "latency": latency}
 
 
 def filled(text: str) -> str:
     """Returns a page with all of its tables made anew."""
     def made(found: re.Match[str]) -> str:
         head, maker, file, rest, end = found.groups()
-        lines = MAKERS[maker](results.read(RESULTS / file), *rest.split())
+        lines = MAKERS[maker]([] if file == "all" else results.read(RESULTS / file), *rest.split())
         return head + "\n".join(lines) + "\n" + end
     return BLOCK.sub(made, text)
 

@@ -26,7 +26,7 @@ from alpha.training.registries import register_model
 __all__ = ["create", "description", "list", "register_model"]
 
 
-STEMS = ("small", "imagenet")   # what a network begins with: for 32x32 images, and for 224x224
+STEMS = ("small", "imagenet")   # the first layers: for 32x32 images, and for 224x224
 
 
 def check_option(where: str, name: str, value: object, known: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from alpha.core.graph import no_grad
 
 from . import register_model
 
-SCALE = 1 / 9   # of what the linear layer reads
+SCALE = 1 / 9   # of the linear layer's input
 EPSILON = 5e-4  # added to the variance of each component of patches
 
 

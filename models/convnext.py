@@ -31,7 +31,7 @@ class ConvNeXt(nn.Module):
         channels, blocks: of each stage.
         num_classes: size of the output.
         stem: "small": the first convolution is 2x2, for 32x32 images; "imagenet": 4x4, for 224x224.
-        scale: what layer_scale starts as.
+        scale: first value of layer_scale.
     Raises:
         ConfigError: the stem is unknown.
     """

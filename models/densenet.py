@@ -8,7 +8,7 @@ from . import STEMS, check_option, register_model
 
 
 class DenseLayer(nn.Module):
-    """y = concat(x, conv2(relu(norm2(conv1(relu(norm1(x))))))): `growth` new channels behind those of x.
+    """y = concat(x, conv2(relu(norm2(conv1(relu(norm1(x))))))): `growth` new channels behind x's.
 
     conv1 is 1x1 to four times as many channels, conv2 is 3x3.
     """

@@ -10,7 +10,7 @@ INNER, RESIDUAL, GROUPS = (96, 192, 384, 768), (256, 512, 1024, 2048), 32
 
 
 class DualPathBlock(nn.Module):
-    """y = relu of (residual channels of x plus those of f(x), dense channels of x, new dense channels of f(x)).
+    """y = relu of (residual channels of x plus f(x)'s, dense channels of x, new dense channels of f(x)).
 
     f is 1x1, 3x3 in 32 groups, and 1x1, with batch norms.
 

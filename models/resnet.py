@@ -19,9 +19,9 @@ class BasicBlock(nn.Module):
 
     Args:
         in_channels: channels of x.
-        channels: those of both convolutions.
+        channels: of both convolutions.
         stride: of the first one.
-        shortcut: what is added.
+        shortcut: its result is added.
         levels: of contextual convolutions; None: plain ones.
         norm_last: whether the last norm is behind the addition.
     """
@@ -48,7 +48,7 @@ class BasicBlock(nn.Module):
 class Bottleneck(nn.Module):
     """y = relu(bn3(conv3(...)) + shortcut(x)): 1x1 down, 3x3, 1x1 up to four times the channels.
 
-    Args: see BasicBlock; stride and levels are those of the 3x3 convolution, which has `groups` times the channels.
+    Args: see BasicBlock; stride and levels belong to the 3x3 convolution, which has `groups` times the channels.
     """
 
     expansion = 4

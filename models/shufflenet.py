@@ -1,4 +1,4 @@
-"""ShuffleNet, both versions. Version 1 has the names of the CIFAR-10 repository, version 2 those of torchvision."""
+"""ShuffleNet, both versions. Version 1 has the names of the CIFAR-10 repository, version 2 torchvision's."""
 
 from __future__ import annotations
 

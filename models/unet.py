@@ -31,7 +31,7 @@ class Up(nn.Module):
 
 
 class UNet(nn.Module):
-    """Double convolutions with max pools down to a sixteenth of the map, and up again beside what was there.
+    """Double convolutions with max pools down to a sixteenth of the map, and up again beside the maps of the way down.
 
     Args:
         num_classes: channels of the output, (N, H, W, num_classes).

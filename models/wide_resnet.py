@@ -12,7 +12,7 @@ class WideBlock(nn.Module):
 
     Args:
         in_channels: channels of x.
-        channels: those of both convolutions.
+        channels: of both convolutions.
         stride: of the first one.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,16 @@ import pytest
 from benchmarks import environment
 
 pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
+
+
+def test_a_row_tells_the_commit_of_the_code() -> None:
+    root = Path(environment.__file__).resolve().parents[1]
+    told = environment.environment("python -m x")["commit"]
+    if not (root / ".git").exists():
+        assert told == ""
+    else:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True).stdout
+        assert len(told) >= 8 and head.startswith(told.removesuffix("-dirty"))
 
 
 def test_the_gpu_that_programs_see_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from alpha.core.config import VARIABLES, Config, config
 from alpha.errors import ConfigError
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
-DOC = Path(__file__).resolve().parent.parent / "docs" / "env_vars.md"
+DOC = Path(__file__).resolve().parent.parent / "docs" / "reference" / "env_vars.md"
 
 
 def test_the_documentation_shows_every_variable_as_it_is() -> None:

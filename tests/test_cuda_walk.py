@@ -1,4 +1,4 @@
-"""From the op to the launch: docs/add_a_conv_kernel.md names the files that a reader meets, and they stay few."""
+"""From the op to the launch: docs/how_to/add_a_conv_kernel.md names the files that a reader meets: few."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ rehearsal.rehearse(program, "sm_90a")
 
 
 def test_conv2d_in_fp32_on_hopper_meets_few_files() -> None:
-    text = (ROOT / "docs" / "add_a_conv_kernel.md").read_text()
+    text = (ROOT / "docs" / "how_to" / "add_a_conv_kernel.md").read_text()
     table = text.partition("## How a convolution gets to its kernel")[2].partition("\n## ")[0]
     named = set(re.findall(r"^\| `(alpha/[\w/]+\.py)` \|", table, re.MULTILINE))
     out = subprocess.run([sys.executable, "-c", WALK], cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""The Python code in README.md and docs/*.md runs, all blocks of a page in one process; what they link to is there."""
+"""The Python code in README.md and docs/*/*.md runs, all blocks of a page in one process; linked files are there."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import performance
+from benchmarks import compare_tables, performance, results
 
 pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,17 +18,20 @@ def blocks(path):
     return re.findall(r"^```python\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
 
 
-ALL = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*/*.md"))]
 ON_A_GPU = {"add_a_conv_kernel.md", "add_a_kernel.md", "fusion.md"}  # tests/cuda/test_docs_kernel.py runs it
 PAGES = [path for path in ALL if blocks(path) and path.name not in ON_A_GPU]
 
 
 def test_pages_are_found():
-    assert [path.name for path in PAGES] == [
-        "README.md", "add_a_layer.md", "add_a_model.md", "add_an_optimizer.md", "algorithms.md", "augmentation.md",
-        "contextual.md", "data_sets.md", "distributed.md", "eager_loop.md", "env_vars.md", "from_pytorch.md",
-        "in_place.md", "inference.md", "memory.md", "numerics.md", "onnx.md", "runs.md",
-        "see_what_happens.md", "train_your_own.md"]
+    folders = {"explanation": {"algorithms", "contextual", "in_place", "memory", "numerics"},
+               "how_to": {"add_a_layer", "add_a_model", "add_an_optimizer", "augmentation", "data_sets", "distributed",
+                          "inference", "onnx", "see_what_happens"},
+               "reference": {"env_vars"}, "tutorial": {"eager_loop", "from_pytorch", "runs", "train_your_own"}}
+    assert {path.name for path in (ROOT / "docs").iterdir()} == {*folders, "images"}
+    assert PAGES[0].name == "README.md"
+    for name, pages in folders.items():
+        assert {path.stem for path in PAGES if path.parent.name == name} == pages
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -39,7 +42,7 @@ def test_code_of_a_page_runs(path, tmp_path):
 
 
 def test_a_file_that_a_page_shows_stands_alone(tmp_path):
-    text = (ROOT / "docs" / "train_your_own.md").read_text()
+    text = (ROOT / "docs" / "tutorial" / "train_your_own.md").read_text()
     (code,) = re.findall(r"This is `my_file\.py`:\n\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "my_file.py").write_text(code)
     done = subprocess.run([sys.executable, "-m", "train", "--import", str(tmp_path / "my_file.py"), "--model", "my_net",
@@ -50,7 +53,7 @@ def test_a_file_that_a_page_shows_stands_alone(tmp_path):
 
 def test_the_notebook_runs(tmp_path):
     pytest.importorskip("matplotlib")
-    cells = json.loads((ROOT / "docs" / "tour.ipynb").read_text())["cells"]
+    cells = json.loads((ROOT / "docs" / "tutorial" / "tour.ipynb").read_text())["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert len(code) == 4 and not any(cell.get("outputs") for cell in cells)
     path = tmp_path / "tour.py"     # a file, as an op's text is looked up there
@@ -67,6 +70,15 @@ def test_links_lead_to_files(path):
         assert target.startswith("https://") or (path.parent / target).exists(), target
 
 
+def test_the_map_names_every_room_and_nothing_that_is_not_there():
+    text = (ROOT / "docs" / "explanation" / "map_of_the_code.md").read_text()
+    named = {path for path in re.findall(r"`([\w./]+)`", text) if path.endswith("/") or path.startswith("alpha/")}
+    assert len(named) > 40 and not [path for path in named if not (ROOT / path).exists()]
+    rooms = {f"{path.parent.relative_to(ROOT).as_posix()}/" for folder in ("alpha", "alpha/cuda")
+             for path in (ROOT / folder).glob("*/__init__.py")} - {"alpha/models/"}
+    assert rooms <= named, rooms - named
+
+
 @pytest.mark.parametrize("page", performance.PAGES, ids=lambda path: path.name)
 def test_tables_are_those_of_the_result_files(page):
     text = page.read_text()
@@ -77,7 +89,24 @@ def test_tables_are_those_of_the_result_files(page):
 def test_every_table_has_rows():
     for page in performance.PAGES:
         for block in performance.BLOCK.finditer(page.read_text()):
-            assert block[0].count("\n") >= 6, block[1]
+            assert block[0].count("\n") >= 5, block[1]
+
+
+def test_the_page_of_performance_is_short_and_each_row_has_its_date_and_commit():
+    lines = (ROOT / "docs" / "reference" / "performance.md").read_text().splitlines()
+    rows = [line.split(" | ") for line in lines if line.startswith("| ") and not line.startswith("| network")]
+    assert len(lines) <= 200 and len(rows) > 100
+    assert all(re.fullmatch(r"2026-\d\d-\d\d [0-9a-f]{7,40}(-dirty)?", " ".join(row[-2:]).rstrip(" |")) for row in rows)
+
+
+def test_the_readme_gives_the_cpu_ratios_of_the_rows():
+    rows = performance._chosen(results.read(performance.RESULTS / "intel_xeon_2core" / "compare.jsonl"), ())
+    ratios = {isa: [f"{compare_tables.best(group)['ratio']:.2f}" for group in compare_tables.networks(rows)
+                    if ("avx2" in group[0]["settings"]) == (isa == "AVX2")] for isa in ("AVX-512", "AVX2")}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert len(ratios["AVX2"]) == len(ratios["AVX-512"]) == 4
+    for isa, found in ratios.items():
+        assert re.search(rf"{min(found)} to {max(found)}( times as fast)? with {isa}", text), (isa, found)
 
 
 def test_a_changed_figure_is_noticed():

@@ -9,13 +9,13 @@ import pytest
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("alpha", "benchmarks", "models", "train", "docs", "emulator", "tests")
+ROOMS = ("alpha", "benchmarks", "models", "train", "docs", "emulator", "tests", "tools")
 TEXTS = sorted(p for room in ROOMS for p in (ROOT / room).rglob("*")
                if p.suffix in (".py", ".cu", ".cuh", ".cpp", ".hpp", ".md") and "results" not in p.parts)
 PATH = re.compile(rf"(?<![\w/.])(?:{'|'.join(ROOMS)})/[\w/-]+\.(?:py|cuh|cu|cpp|hpp|md|jsonl)\b")
 SOURCE = re.compile(r"(?<![\w/.*<-])\w+\.(?:cuh|cu)\b")  # named without its folder
 NAMES = {p.name for p in ROOT.rglob("*.cu*")}
-OWN_EXAMPLES = {"docs/add_a_kernel.md", "docs/add_a_conv_kernel.md"}  # they make the sources that they name
+OWN_EXAMPLES = {"docs/how_to/add_a_kernel.md", "docs/how_to/add_a_conv_kernel.md"}  # they make the sources
 
 
 def missing(path: Path) -> list[str]:
@@ -33,6 +33,6 @@ def test_named_files_are_there(path: Path) -> None:
 
 
 def test_a_stale_pointer_is_noticed(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "glossary.md"
+    page = ROOT / "docs" / "reference" / "glossary.md"
     assert not missing(page) and PATH.findall("see alpha/ops/gone.py") == ["alpha/ops/gone.py"]
     assert SOURCE.findall("gone.cuh, and x/there.cu") == ["gone.cuh"]

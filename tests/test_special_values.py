@@ -130,7 +130,7 @@ def test_is_pytorchs_at_every_size(cpu_kernels: str, name: str) -> None:
             assert_alike(got, np.resize(wanted, size), x, f"{what} of {name}, {size} elements", rtol, atol)
 
 
-# The table of docs/numerics.md: x -> (value, gradient where g = 1.5), without PyTorch.
+# The table of docs/explanation/numerics.md: x -> (value, gradient where g = 1.5), without PyTorch.
 TABLE = {
     "relu": {NAN: (NAN, 1.5), INF: (INF, 1.5), -INF: (0, 0), 0.0: (0, 0)},
     "relu6": {NAN: (NAN, 1.5), INF: (6, 0), -INF: (0, 0), 0.0: (0, 0), 6.0: (6, 0)},

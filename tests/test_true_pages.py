@@ -20,11 +20,11 @@ def test_pages_that_messages_name_exist() -> None:
         for file in (ROOT / room).rglob("*.py"):
             texts = [n.value for n in ast.walk(ast.parse(file.read_text()))
                      if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-            found |= {page for text in texts for page in re.findall(r"docs/(\w+\.(?:md|ipynb))", text)}
+            found |= {page for text in texts for page in re.findall(r"docs/(\w+/\w+\.(?:md|ipynb))", text)}
     assert len(found) > 5
     for page in found:
         assert errors.docs_page(page).is_file(), page
-    assert str(errors.docs_page("add_a_layer.md")) in help_of(lambda: alpha.xyzzy)
+    assert str(errors.docs_page("how_to/add_a_layer.md")) in help_of(lambda: alpha.xyzzy)
 
 
 def test_an_installation_has_the_pages_and_tells_its_own_way_to_install(tmp_path: Path) -> None:
@@ -48,8 +48,9 @@ def test_an_installation_has_the_pages_and_tells_its_own_way_to_install(tmp_path
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(place)})
     assert done.stdout.endswith('\nhelp: pip install "alpha-cks[onnx]"\n'), done.stderr
-    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
-    assert pages <= {page.name for page in (place / "alpha" / "docs").iterdir()}
+    pages = {page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*") if page.is_file()}
+    there = place / "alpha" / "docs"
+    assert len(pages) > 25 and pages <= {page.relative_to(there) for page in there.rglob("*")}
 
 
 def test_twins_are_drawn_where_pytorch_is_not_installed() -> None:

@@ -101,12 +101,12 @@ class Config:
     output: str = setting("runs/lenet5-digits", "folder for config, metrics, plots and checkpoints "
                           "(default: runs/MODEL-DATASET)")
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto is the first GPU, or the CPU")
-    precision: str = setting("fp32", "how layers store activations and multiply; docs/numerics.md (default: "
-                             "ALPHA_PRECISION, or fp32)", PRECISIONS)
-    algorithm: str = setting("auto", "how convolutions are computed where it serves; docs/algorithms.md (default: "
-                             "ALPHA_CONV_ALGORITHM, or auto)", CONV_NAMES)
-    recompute: str = setting("auto", "which results backward makes again instead of keeping them; docs/memory.md "
-                             "(default: ALPHA_RECOMPUTE, or auto)", RECOMPUTE)
+    precision: str = setting("fp32", "how layers store activations and multiply; docs/explanation/numerics.md "
+                             "(default: ALPHA_PRECISION, or fp32)", PRECISIONS)
+    algorithm: str = setting("auto", "how convolutions are computed where it serves; docs/explanation/algorithms.md "
+                             "(default: ALPHA_CONV_ALGORITHM, or auto)", CONV_NAMES)
+    recompute: str = setting("auto", "which results backward makes again instead of keeping them; "
+                             "docs/explanation/memory.md (default: ALPHA_RECOMPUTE, or auto)", RECOMPUTE)
     epochs: int = setting(20, OPTIONS["epochs"].help, Interval(1, MOST_EPOCHS, "[]"))
     max_steps: int | None = shared("max_steps", Interval(1, MOST_STEPS, "[]"), int)
     batch_size: int = setting(32, "images per step", Interval(1, 1 << 20, "[]"))
@@ -135,7 +135,7 @@ class Config:
     label_smoothing: float = setting(0.0, "probability spread evenly over all classes", Interval(0, 1))
     augment: str = setting(DATASETS["digits"].augment, "none, or some of "
                            + ",".join((*DEFAULT_SIZES, *AUGMENTATIONS)) + ", with settings as in crop=4 or "
-                           "randaugment(n=2,m=9); docs/augmentation.md (default: by data set, "
+                           "randaugment(n=2,m=9); docs/how_to/augmentation.md (default: by data set, "
                            + ", ".join(f"{name} {entry.augment}" for name, entry in DATASETS.items()) + ")")
     tta: str = setting("none", "what the final test averages the outputs of: none, the images; mirror; shift, by a "
                        "pixel to two sides; mirror_shift; or --tta-views draws of augmentations, named as by --augment")
@@ -149,7 +149,7 @@ class Config:
                               Interval(0, 1 << 31))
     seed: int = setting(0, "of weights, order and augmentation; run k of --runs uses seed + k", Interval(0, 1 << 63))
     exact_over: int = setting(0, "cut each batch into this many slices, 2, 4, 8 or more, whose sums give the same bits "
-                              "on any number of ranks; 0 = off; docs/distributed.md", Interval(0, 1024, "[]"))
+                              "on any number of ranks; 0 = off; docs/how_to/distributed.md", Interval(0, 1024, "[]"))
     sync_batch_norm: bool = setting(True, "on several ranks: batch normalisation over the whole batch, not a "
                                     "rank's part of it")
     gradient_dtype: str = setting("float32", "on several ranks: what gradients travel in",

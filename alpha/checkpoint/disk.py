@@ -1,4 +1,4 @@
-"""Files that are read whole and replaced whole: whoever opens the path finds the old content or the new one."""
+"""Files that are read whole and replaced whole: a reader of the path finds the old content or the new one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAY = 24 * 3600
 
 
 def as_path(where: str, path: Any) -> Path:
-    """Returns a Path.  Raises CheckpointError for what is none."""
+    """Returns a Path.  Raises CheckpointError for other values."""
     try:
         made = Path(path)
     except TypeError:
@@ -44,7 +44,7 @@ def check_readable(where: str, path: Path) -> None:
         mode = path.stat().st_mode
     except OSError as error:
         raise unreadable(where, path, error) from error
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # what a directory is, its reading will say
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a directory, its reading will tell
         raise CheckpointError(message(where, f"{path} cannot be read: it is a device, a pipe or a socket",
                                       "name a file"))
 
@@ -54,7 +54,7 @@ def unreadable(where: str, path: Path, error: OSError) -> CheckpointError:
                                    "check the path and its permissions"))
 
 
-# Names of other programs' files: what reads them does not read what alpha writes.
+# Names of other programs' files: readers of them cannot read alpha's.
 FOREIGN = {**dict.fromkeys((".pt", ".pth"), ("PyTorch", "alpha.checkpoint.save_torch(path, model) writes PyTorch's "
                                              "files")),
            **dict.fromkeys((".npz", ".npy"), ("NumPy", "np.savez(path, **arrays) writes NumPy's files")),
@@ -80,7 +80,7 @@ def check_target(where: str, path: Path) -> None:
         try:
             mode = place.stat().st_mode
         except OSError:
-            continue  # nothing is there; or the write will say what is in the way
+            continue  # nothing is there; or the write will tell the obstacle
         if not stat.S_ISREG(mode):
             kind = "a directory" if stat.S_ISDIR(mode) else "no regular file"
             raise CheckpointError(message(where, f"{place} is {kind}, it would be renamed or replaced",
@@ -91,8 +91,8 @@ def check_target(where: str, path: Path) -> None:
 def write(where: str, path: Path, data: bytes) -> None:
     """Writes `data` to a name of its own in the same directory, then renames it to `path`.
 
-    What was at `path` is kept as `previous(path)`. Processes that write to one path at once do not disturb each other:
-    the last one to end is the one that is read. Names that killed writers left behind go after a day.
+    The file before is kept as `previous(path)`. Processes that write to one path at once do not disturb each other:
+    the last one to end wins. Names that killed writers left behind go after a day.
     Raises CheckpointError; then `path` is as it was.
     """
     check_target(where, path)
@@ -133,7 +133,7 @@ def _keep_previous(path: Path, link: Path) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Removes what writers of this path that were killed more than a day ago have left beside it."""
+    """Removes files that writers of this path, killed more than a day ago, have left beside it."""
     ours = re.compile(rf"\.{re.escape(path.name)}(\.\d+-[0-9a-f]{{8}})?\.(tmp|link)")
     with suppress(OSError), os.scandir(path.parent) as entries:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""What of a model may count on channels first: PyTorch's weights load into it, and it computes something else.
+"""Parts of a model that may count on channels first: PyTorch's weights load, and the results are wrong.
 
 Nothing here is certain, as a forward pass is code: there is a warning with the remedy, and the weights are loaded.
 """
@@ -17,7 +17,7 @@ from alpha.checkpoint.layouts import channels_of, paths
 from alpha.core.errors import message, warn
 from alpha.nn import Linear, Module
 
-_LISTED = "docs/from_pytorch.md lists what to search a model's code for"
+_LISTED = "docs/tutorial/from_pytorch.md lists what to search a model's code for"
 
 
 def warn_of_order(where: str, model: Module) -> None:

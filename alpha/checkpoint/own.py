@@ -1,6 +1,6 @@
 """The checkpoints of alpha: a safetensors file that carries a digest of itself.
 
-The header's "__metadata__" has one entry, "alpha": JSON of {"sha256", "schema", "metadata"}. The digest is that of the
+The header's "__metadata__" has one entry, "alpha": JSON of {"sha256", "schema", "metadata"}. The digest is of the
 whole file with 64 zeros in its own place, so that no byte can change or go unnoticed. It tells damage, not a forger:
 every field is checked all the same.
 """
@@ -43,10 +43,10 @@ def save(path: PathLike, tensors: Mapping[str, Any], metadata: Mapping[str, Any]
     Args:
         path: where to; a name that ends in .safetensors is customary. The directory must exist.
         tensors: Tensor or NumPy array by name.
-        metadata: what json.dumps takes: numbers, strings, None, lists, dicts.
+        metadata: values for json.dumps: numbers, strings, None, lists, dicts.
     Raises:
         CheckpointError: `path` is a directory or a device, the metadata is no JSON, a name or a dtype could not be
-            loaded, the disk is full, or the directory is not there or not writable. What was at `path` is still there.
+            loaded, the disk is full, or the directory is not there or not writable. The file before is still there.
     """
     place = disk.as_path("checkpoint.save", path)
     disk.check_target("checkpoint.save", place)
@@ -73,8 +73,8 @@ def load(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Returns:
         (tensors, metadata); the tensors live on the CPU.
     Raises:
-        CheckpointError: the file is missing or unreadable, a byte of it differs from what was written, it is not what
-            `save` writes, or it was written by a later version of alpha.
+        CheckpointError: the file is missing or unreadable, a byte of it has changed, it is no file of
+            `save`, or it was written by a later version of alpha.
     """
     place = disk.as_path("checkpoint.load", path)
     try:
@@ -97,7 +97,7 @@ def load(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _metadata(data: bytearray, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the entry "alpha" of a file.  Raises Damaged unless its digest is that of the file and its parts fit."""
+    """Returns the entry "alpha" of a file.  Raises Damaged unless its digest is the file's and its parts fit."""
     found = _DIGEST.search(data, 0, _HEAD_BYTES)
     if not found:
         raise Damaged("it has no digest")
@@ -128,7 +128,7 @@ def is_own(path: Path) -> bool:
 
 
 def arrays_of(where: str, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns contiguous arrays by name.  Raises CheckpointError for what could not be loaded again."""
+    """Returns contiguous arrays by name.  Raises CheckpointError for values that could not be loaded again."""
     if not isinstance(tensors, Mapping):
         raise CheckpointError(message(where, f"the tensors are {shown(tensors)}, not a dict", "pass tensors by name: "
                                       "model.state_dict()"))

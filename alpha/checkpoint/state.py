@@ -19,8 +19,8 @@ def save(state: Any, path: own.PathLike) -> None:
     """Writes a state to a file, atomically; `alpha.load` reads it.
 
     Args:
-        state: what has a state_dict (a module, an optimizer, ...), or dicts, with strings for keys, lists and tuples of
-            tensors, NumPy arrays, numbers, strings, bools, None, and such states, to any depth.
+        state: an object with a state_dict (a module, an optimizer, ...), or dicts, with strings for keys, lists and
+            tuples of tensors, NumPy arrays, numbers, strings, bools, None, and such states, to any depth.
         path: where to; a name that ends in .safetensors is customary. The directory must exist.
     Raises:
         ArgumentError: state and path are swapped, or something in it is neither.
@@ -36,13 +36,13 @@ def save(state: Any, path: own.PathLike) -> None:
 
 @checked
 def load(path: Any, map_location: str = "cpu") -> Any:
-    """Returns what `alpha.save` wrote: dicts, lists, tensors, and numbers; of a module its state_dict.
+    """Returns the content of a file of `alpha.save`: dicts, lists, tensors, and numbers; of a module its state_dict.
 
     map_location: the device for the tensors.
 
     `model.load_state_dict(alpha.load(path))` continues with it. No code is run: files of strangers are safe to read.
     Raises:
-        CheckpointError: the file is missing, damaged, or not what `save` writes.
+        CheckpointError: the file is missing, damaged, or no file of `save`.
     """
     tensors, metadata = own.load(path)
     if set(metadata) != {"state"}:

@@ -3,7 +3,7 @@
     8 bytes: length N of the header | N bytes: header, JSON | data
     header: {"__metadata__": {text: text}, name: {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}, ...}
 
-The data of the tensors tile what follows the header: no gap, no overlap, nothing behind.
+The data of the tensors tile the rest behind the header: no gap, no overlap, nothing behind.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def parse_header(text: bytes, nbytes: int) -> tuple[dict[str, str], dict[str, En
 
 
 def _check_entry(name: str, entry: Entry) -> None:
-    """Raises Damaged unless the bytes are those of the dtype and the shape."""
+    """Raises Damaged unless the bytes fit the dtype and the shape."""
     if entry.dtype.startswith(SMALL_FLOATS):
         return
     if entry.dtype not in DTYPES:
@@ -154,7 +154,7 @@ def _check_entry(name: str, entry: Entry) -> None:
 
 
 def parse_json(text: bytes | str, what: str) -> Any:
-    """Returns what a JSON text says.  Raises Damaged if it is none, too deep, or has a name twice in one dict."""
+    """Returns the value of a JSON text.  Raises Damaged if it is none, too deep, or has a name twice in one dict."""
     try:
         return json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=_without_doubles)
     except RecursionError as error:
@@ -173,7 +173,7 @@ def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def encoding_problem(name: str) -> str | None:
-    """Returns what is wrong with a name or a text that cannot be written as UTF-8."""
+    """Returns the fault of a name or a text that cannot be written as UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
-"""Names that PyTorch's models have for what is called or cut otherwise here.
+"""Names that PyTorch's models have for parameters that are called or cut otherwise here.
 
-A module says in `torch_names` what its submodules are called there. The one weight of a CoConv2d is a convolution per
+A module has in `torch_names` the names of its submodules there. The one weight of a CoConv2d is a convolution per
 level there, in one of two public forms: `conv2_1.weight`, ... of the authors' networks, where a single level is a plain
 convolution, and `coconv_levels.0.weight`, ... of their general layer.
 """
@@ -17,7 +17,7 @@ from alpha.core.errors import CheckpointError, ConfigError, message
 from alpha.core.inputs.schema import shown
 from alpha.nn import CoConv2d, Module
 
-FIRST_LEVELS = ("conv2_1", "coconv_levels.0")  # what the first level is called; the next ones count on
+FIRST_LEVELS = ("conv2_1", "coconv_levels.0")  # names of the first level; the next ones count on
 
 
 def check_levels(where: str, levels: Any) -> None:
@@ -28,11 +28,11 @@ def check_levels(where: str, levels: Any) -> None:
 
 
 def to_own(where: str, model: Module, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns a state by the names of the model, levels joined; what is unknown keeps its name.
+    """Returns a state by the names of the model, levels joined; an unknown entry keeps its name.
 
     Raises CheckpointError where a level does not have the filters that the layer's has.
     """
-    names = {name: name for name in state}  # by what they are here, so far
+    names = {name: name for name in state}  # by their names here, so far
     for prefix, module in paths(model):
         for ours, theirs in module.torch_names.items():
             old, new = f"{prefix}{theirs}.", f"{prefix}{ours}."

@@ -30,8 +30,8 @@ _SAVE_FIX = "save it with torch.save(model.state_dict(), path)"
 def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool = True) -> tuple[list[str], list[str]]:
     """Loads the state_dict of a PyTorch model of the same names into `model`.
 
-    The prefixes "module." and "_orig_mod." are dropped, num_batches_tracked is ignored. What a module names in
-    `torch_channels_first`, such as the filters of convolutions, is turned from OIHW to OHWI, and the columns of a
+    The prefixes "module." and "_orig_mod." are dropped, num_batches_tracked is ignored. Parameters that a module names
+    in `torch_channels_first`, such as the filters of convolutions, are turned from OIHW to OHWI, and the columns of a
     Linear behind a flattened map (`Linear(..., flattened=(H, W, C))`) are brought into NHWC order. The levels of a
     CoConv2d are joined, in either form that `to_torch_state_dict` writes. All else is taken as it is. A warning names
     each Linear that may read a flattened map without `flattened`, and code that takes a shape apart as n, c, h, w.
@@ -75,10 +75,10 @@ def to_torch_state_dict(model: Module, levels: str = "conv2_1") -> dict[str, np.
     """Returns the state_dict of the PyTorch model of the same names: the inverse of `from_torch_state_dict`.
 
     Args:
-        levels: what the first level of a CoConv2d is called: "conv2_1", as in the authors' networks, or
+        levels: the name of the first level of a CoConv2d: "conv2_1", as in the authors' networks, or
             "coconv_levels.0", as in their general layer.
     Returns:
-        NumPy arrays by name, in PyTorch's layouts; `{k: torch.from_numpy(v) for k, v in ...}` is what torch loads.
+        NumPy arrays by name, in PyTorch's layouts; `{k: torch.from_numpy(v) for k, v in ...}` is for torch to load.
         num_batches_tracked is 0.
     Raises:
         CheckpointError: a Linear behind a Flatten does not say which map that flattened.
@@ -131,7 +131,7 @@ def load_torch(path: PathLike, model: Module, strict: bool = True) -> tuple[list
 def save_torch(path: PathLike, model: Module, levels: str = "conv2_1") -> None:
     """Writes the weights for PyTorch: with torch.save for .pth and .pt (needs PyTorch), else as safetensors.
 
-    It is written as `save` writes: atomically, and what was at `path` is kept as `previous(path)`. For `levels` see
+    It is written as `save` writes: atomically, and the file before is kept as `previous(path)`. For `levels` see
     `to_torch_state_dict`.
     Raises CheckpointError if the file cannot be written, PyTorch is missing, or see `to_torch_state_dict`.
     """

@@ -1,14 +1,14 @@
-"""The stages of an op's call, and what is settled for all calls of one signature.
+"""The stages of an op's call, and the results that are settled for all calls of one signature.
 
-Every call is bound (names and attributes in order), checked (refusals, what the results are), computed (by the
-implementation of the device), given (tensors of what that returned), recorded (a node, where a gradient is wanted) and
+Every call is bound (names and attributes in order), checked (refusals, shapes and dtypes of results), computed (by
+the implementation of the device), given (tensors made of its arrays), recorded (a node, where a gradient is wanted) and
 told (to observers). Two stages depend on the op's class, and are chosen once, when it is made:
 
     compute   `changing` where it names args in `mutates`, else `computed`
     give      `joined` where its results are views, else `given`
 
-What follows from shapes, dtypes, devices and attributes alone is a Settled: it is worked out in the first call of a
-signature, and looked up in later ones.
+A Settled has all that follows from shapes, dtypes, devices and attributes alone: it is worked out in the first call
+of a signature, and looked up in later ones.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from alpha.core.trace import Trace, timed, watchers
 from alpha.core.views import PossibleView, View
 
 MOST = 256  # signatures of an op that are kept; the oldest goes
-FAR = 1 << 62   # bytes, where nobody has counted them
+FAR = 1 << 62   # bytes, where they are not counted
 
 
 class Settled:
-    """What the shapes, dtypes, devices and attributes of a call decide.
+    """The facts that shapes, dtypes, devices and attributes of a call decide.
 
     Attributes:
         attrs: the canonical ones, held so that no others get their id, which is part of the key.
         device, dtype: of the args; where: of the results.
-        specs: what the shape rule returned, a shape or a Spec for each out.
+        specs: the result of the shape rule, a shape or a Spec for each out.
         outs: shape and dtype of each out.
         floats: which of the returned outs carry gradients.
         empty: whether there are no samples: no implementation is called then.
-        arg_meta, out_meta, values: what each Node of such a call has; see there.
+        arg_meta, out_meta, values: as each Node of such a call has them; see there.
         nbytes: of all args and outs, where the CPU is to decide by it whether a call is worth a recipe.
     """
 
@@ -92,7 +92,7 @@ def _nbytes(meta: Any) -> int:
 
 
 def computed(op: Any, settled: Settled, args: Sequence[Any], attrs: dict[str, Any], arrays: Sequence[Any]) -> Any:
-    """Returns what the implementation returns."""
+    """Returns the result of the implementation."""
     device = settled.device
     implementation = op.impls.get(device) or op._find(device)
     if settled.empty:
@@ -178,7 +178,7 @@ def given(op: Any, settled: Settled, args: Sequence[Any], attrs: dict[str, Any],
 
 def joined(op: Any, settled: Settled, args: Sequence[Any], attrs: dict[str, Any], arrays: Sequence[Any],
            result: Any) -> list[Tensor]:
-    """As `given`, of an op that makes views: the family of the arg learns of them, but for those of a gradient."""
+    """As `given`, of an op that makes views: the family of the arg learns of them, but not of a gradient's."""
     outs = given(op, settled, args, attrs, arrays, result)
     if state.quiet:
         outs[0].__class__ = View if op.name == "reshape" else PossibleView

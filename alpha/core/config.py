@@ -4,7 +4,7 @@
     with alpha.config(debug=2): ...        for a block, in this thread or asyncio task
     alpha.config.debug = 2                 for the process, from here on
 
-docs/env_vars.md shows the same table; a test holds the two together.
+docs/reference/env_vars.md shows the same table; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from alpha.core.errors import ConfigError, message, shown
 
 @dataclass(frozen=True)
 class Variable:
-    """One setting: its attribute name, its default (whose type it has) and what it does."""
+    """One setting: its attribute name, its default (whose type it has) and its meaning."""
 
     name: str
     default: bool | int | str
@@ -67,21 +67,21 @@ VARIABLES = (
     Variable("sync", False, "wait for every CUDA kernel, so that an error names the one that made it"),
     Variable("tensor_cores", True, "0 computes float32 convolutions and products on the FMA units of a GPU alone"),
     Variable("capture", True, "0 launches every kernel of a training step by itself, each time (alpha.capture)"),
-    Variable("fuse", True, "0 runs each pointwise op as a pass of its own; see docs/fusion.md"),
+    Variable("fuse", True, "0 runs each pointwise op as a pass of its own; see docs/explanation/fusion.md"),
     Variable("tune", False, "time the candidate kernels of each CUDA convolution once, and keep the fastest"),
     Variable("calibration", "", "a file of python -m benchmarks.calibrate: what a GPU was measured to reach, by which "
              "kernels are chosen; empty means what its driver and the tables say"),
     Variable("precision", "fp32", "fp32, tf32, bf16 or fp16: how layers store activations and make matrix products; "
-             "see docs/numerics.md", ("fp32", "tf32", "bf16", "fp16")),
+             "see docs/explanation/numerics.md", ("fp32", "tf32", "bf16", "fp16")),
     Variable("conv_algorithm", "auto", "auto, direct, im2col, winograd, fft, strassen or sparse: how convolutions are "
-             "computed that name no algorithm, where it serves; see docs/algorithms.md",
+             "computed that name no algorithm, where it serves; see docs/explanation/algorithms.md",
              ("auto", "direct", "im2col", "winograd", "fft", "strassen", "sparse")),
     Variable("conv_sparsity", False, "1 counts the zeros of the maps that a convolution of 3x3 with at least 128 "
-             "channels reads on the CPU, and skips them where that is faster; see docs/algorithms.md"),
+             "channels reads on the CPU, and skips them where that is faster; see docs/explanation/algorithms.md"),
     Variable("conv_workspace_mib", 0, "MiB that a convolution's algorithm may take beside its operands; 0 is 256 on "
              "the CPU and 512 on a GPU"),
     Variable("recompute", "auto", "none, cheap, full or auto: which results backward makes again instead of keeping "
-             "them; see docs/memory.md", ("none", "cheap", "full", "auto")),
+             "them; see docs/explanation/memory.md", ("none", "cheap", "full", "auto")),
     Variable("cpu_isa", "native", "native or avx2: the instruction set that the CPU kernels are compiled for",
              ("native", "avx2")),
     Variable("cuda_memory_mib", 0, "MiB of GPU memory that this process may use; 0 sets no limit"),
@@ -106,7 +106,7 @@ class _Setting:
         return self if config is None else config._read(self.name)
 
 
-_Block = tuple[object, Mapping[str, Any]]  # one that was entered: who it is, what it changes
+_Block = tuple[object, Mapping[str, Any]]  # a block that was entered: its identity, its changes
 _blocks: ContextVar[tuple[_Block, ...]] = ContextVar("alpha.config", default=())
 
 
@@ -114,7 +114,7 @@ class Config:
     """The values in force; read as attributes, changed for a block by calling it.
 
     A block counts in the thread or asyncio task that enters it; other threads see the values of the process, which
-    assigning an attribute changes. Reading any value raises ConfigError where the environment has one that is wrong.
+    assigning an attribute changes. Reading any value raises ConfigError where the environment has a wrong one.
     """
 
     debug: int
@@ -137,7 +137,7 @@ class Config:
     cuda_memory_mib: int
     cpu_cache_mib: int
 
-    watch: bool  # whether anything of WATCHED may be on here: one cheap look for what runs with every op and launch
+    watch: bool  # whether anything of WATCHED may be on here: one cheap look with every op and launch
 
     _values: dict[str, Any]    # of the process
     _wrong: list[str]          # messages about the environment
@@ -157,7 +157,7 @@ class Config:
         for name in environ:
             if name.startswith("ALPHA_") and name not in known:
                 near = difflib.get_close_matches(name, known, 1, 0.85)
-                if near:    # else it may be somebody else's
+                if near:    # else it may be another program's
                     warnings.warn(f"{name} is set, which alpha does not know; did you mean {near[0]}?", stacklevel=2)
         vars(self).update(_values=values, _wrong=wrong, _changing=dict.fromkeys(values, 0), _lock=threading.RLock())
         for name in values:
@@ -197,7 +197,7 @@ class Config:
             self._publish(name)
 
     def _publish(self, name: str) -> None:
-        """Makes the value of the process a plain attribute where nobody has another, else takes it away."""
+        """Makes the value of the process a plain attribute where no block has another, else takes it away."""
         plain = vars(self)
         if self._changing[name] or self._wrong:
             plain.pop(name, None)
@@ -214,7 +214,7 @@ class Config:
 
 
 def _parsed(name: str, value: Any) -> bool | int | str:
-    """Returns what a value given in Python stands for.  Raises ConfigError."""
+    """Returns a value given in Python in the type of its setting.  Raises ConfigError."""
     known = {v.name: v for v in VARIABLES}
     if name not in known:
         raise ConfigError(message("config", f"no setting is called {name!r:.100}", f"use one of {sorted(known)}"))

@@ -1,4 +1,4 @@
-"""What a Tensor has beside arithmetic: sizes, other dtypes and devices, formats; and answers to unknown names."""
+"""Members of a Tensor beside arithmetic: sizes, other dtypes and devices, formats; and answers to unknown names."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Casts(Generic[TensorT]):
         return cast(Any, self).astype("uint8")
 
     def bool(self) -> Any:
-        """Returns what is not 0, as a bool tensor."""
+        """Returns a bool tensor: True where an element is not 0."""
         return cast(Any, self).astype("bool")
 
 
@@ -231,7 +231,7 @@ class Conversions(Casts[TensorT]):
         return format(cast(Any, self).item(), spec) if spec else str(self)
 
     def _repr_html_(self) -> str:
-        """Returns what notebooks show: the elements of a matrix or a vector as a table, up to 8 by 12 of them."""
+        """Returns HTML for notebooks: the elements of a matrix or a vector as a table, up to 8 by 12 of them."""
         t = cast(Any, self).detach()
         head = f"<p>tensor, shape {t.shape}, {t.dtype}, {t.device}</p>"
         if len(t.shape) not in (1, 2) or not t.numel():

@@ -1,4 +1,4 @@
-"""What a device must offer beneath the ops, and the lazy door to each.
+"""The methods that a device must have beneath the ops, and the lazy door to each device.
 
 A backend is a package `alpha.<name>` whose `BACKEND` has the methods below and whose import binds the
 implementations of the ops (`@relu.impl("<name>")`). Nothing is imported before a tensor asks for it.
@@ -16,7 +16,7 @@ import numpy as np
 
 from alpha.core.errors import DeviceError, message, shown
 
-Array = Any  # what a backend keeps a tensor's elements in: np.ndarray on the CPU
+Array = Any  # of a backend, for a tensor's elements: np.ndarray on the CPU
 
 HALF_DTYPES = frozenset({"float16", "bfloat16"})
 FLOAT_DTYPES = HALF_DTYPES | {"float32", "float64"}
@@ -40,7 +40,7 @@ class Device(Protocol):
         """Raises DeviceError if this device is not there."""
 
     def prepare(self) -> None:
-        """Does what the first op would have to wait for, once: loads the kernels of the CPU, and compiles them."""
+        """Does the work that the first op would wait for, once: loads the kernels of the CPU, and compiles them."""
 
     def by_equation(self, op: Any) -> None:
         """Gives an op with an equation an implementation, where this kind of device makes kernels of equations."""
@@ -54,17 +54,17 @@ class Device(Protocol):
     def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[np.ndarray]]:
         """Begins to bring arrays to the host, beside later work; the function returned gives them as `to_numpy` would.
 
-        Nobody may change them before it is called.
+        They may not be changed before it is called.
         """
 
     def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array:
         """Returns a new array filled with `value`."""
 
     def copy_into(self, dst: Array, src: Array) -> None:
-        """Overwrites the elements of `dst` with those of `src` (same shape and dtype)."""
+        """Overwrites the elements of `dst` with the elements of `src` (same shape and dtype)."""
 
     def accept(self, x: Any) -> Array | None:
-        """Returns what an implementation returned as an array that ops can read; None if it is none of this backend."""
+        """Returns an implementation's result as an array that ops can read; None if it is none of this backend."""
 
     def has_nan(self, x: Array) -> bool:
         """Tells whether any element is NaN."""
@@ -77,21 +77,21 @@ class Device(Protocol):
 
 
 class Memory(Protocol):
-    """What arrays lie in: who shares it, how often it was changed (alpha.core.versions), how much of it there is."""
+    """The memory of arrays: which others share it, how often it changed (alpha.core.versions), how much there is."""
 
     def memory_key(self, x: Array) -> int:
         """Returns a number that all arrays over the memory of x share as long as it lives."""
 
     def is_sole(self, t: Any) -> bool:
-        """Tells whether a gradient may be added to in place: ops can, and its memory is that of no other tensor.
+        """Tells whether a gradient may be added to in place: ops can, and no other tensor has its memory.
 
         Where they cannot, sums are new arrays.
         """
 
     def forget(self, arrays: Sequence[Array]) -> None:
-        """Drops what the backend derived from the elements of arrays, which an op is about to change in place.
+        """Drops data derived from the elements of arrays, which an op is about to change in place.
 
-        The op's implementation may leave there what it derives from the new elements.
+        The op's implementation may leave there data derived from the new elements.
         """
 
     def history(self, x: Array) -> Any:
@@ -111,17 +111,17 @@ class Memory(Protocol):
 
 
 class Lazy(Protocol):
-    """Arrays that are not elements yet: what alpha.recompute must know to make a result again as it was.
+    """Arrays that are not elements yet: facts that alpha.recompute needs to make a result again as it was.
 
-    Of a device whose arrays always have elements nobody asks `progress` and `inferring`.
+    `progress` and `inferring` are not called where arrays always have elements.
     """
 
     def form(self, x: Array) -> list[str] | None:
         """Returns a list whose text says in which form x is read now; None for an array that always has elements.
 
         "" as long as it is not written; then "elements", or "planes", and "merged" once elements were made of those:
-        they have lost what planes do not hold, and planes that are made of them are not the former. It is the memory's,
-        and outlives it.
+        they have lost the digits that planes do not hold, and planes made of them differ from the former. It is the
+        memory's, and outlives it.
         """
 
     def progress(self, x: Array) -> str | None:
@@ -132,15 +132,15 @@ class Lazy(Protocol):
         """Has x brought to that form, if it has not come further yet; "" leaves it as it is."""
 
     def held(self, x: Array) -> Array:
-        """Returns x in the form that it has now, whatever becomes of x: for one that is written."""
+        """Returns x in the form that it has now, whatever becomes of x: for an array that is written."""
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """For a block that makes results again: what waits to be written goes on waiting, as it would without."""
+        """For a block that makes results again: arrays that wait to be written go on waiting, as they would without."""
 
     def inferring(self) -> AbstractContextManager[None]:
         """For a block of work that is recorded and has no backward pass. The host's time does not count, so pointwise
-        ops on small arrays, too, wait to become one pass (docs/fusion.md); and what kernels read for an activation is
-        kept for its other readers, as it does not stay for long."""
+        ops on small arrays, too, wait to become one pass (docs/explanation/fusion.md); and the form in which
+        kernels read an activation is kept for its other readers, as it does not stay for long."""
 
 
 class Recording(Protocol):
@@ -150,15 +150,15 @@ class Recording(Protocol):
 
     def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array],
                forget: Callable[[], None]) -> Any:
-        """Returns what `function` does to arrays like `inputs`: alpha.cuda.runtime.recording.Recording."""
+        """Returns the recording of `function` on arrays like `inputs`: alpha.cuda.runtime.recording.Recording."""
 
     def recorder(self) -> Any:
-        """Returns what orders the calls of a function that is recorded, and has numbers for steps of optimizers:
+        """Returns the object that orders the calls of a recorded function, and has numbers for steps of optimizers:
         alpha.cuda.runtime.recording.Recorder; None while nothing is recorded."""
 
 
 class Interop(Protocol):
-    """What other libraries need to share arrays (alpha/interop/dlpack.py)."""
+    """Methods by which other libraries share arrays (alpha/interop/dlpack.py)."""
 
     alignment: int  # bytes that the address of an array must be a multiple of, besides the size of its elements
 
@@ -169,7 +169,7 @@ class Interop(Protocol):
         """Returns where the elements of `x` start."""
 
     def wrap(self, address: int, shape: tuple[int, ...], dtype: str, owner: Any) -> Array:
-        """Returns an array over memory that somebody else owns; `owner` is dropped when it is no longer in use."""
+        """Returns an array over memory of another owner; `owner` is dropped when it is no longer in use."""
 
     def stream_handle(self) -> int | None:
         """Returns the stream that all work of this backend runs on, None where there are no streams."""

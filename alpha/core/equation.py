@@ -39,7 +39,7 @@ def _by_element(name: str) -> Callable[..., Array]:
     return function
 
 
-# What an equation may call, and NumPy's form of it: larger and smaller keep NaN.
+# Functions that an equation may call, in NumPy's form: larger and smaller keep NaN.
 FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
     "abs": (1, np.abs), "sqrt": (1, np.sqrt), "exp": (1, np.exp), "expm1": (1, np.expm1), "log": (1, np.log),
     "log1p": (1, np.log1p), "tanh": (1, np.tanh), "erf": (1, _by_element("erf")), "logistic": (1, _logistic),
@@ -64,7 +64,7 @@ class Code(NamedTuple):
 
 
 class Equation:
-    """A checked equation.  `names` are what it reads: args first, then attributes, in the order of the op."""
+    """A checked equation.  `names` has the args that it reads, then the attributes, in the order of the op."""
 
     def __init__(self, where: str, text: str, args: Sequence[str], attrs: Sequence[str] = ()) -> None:
         """Raises ConfigError: the text is no equation of these names."""
@@ -193,7 +193,7 @@ def _shrinks(equation: Equation, numbers: tuple[float, ...]) -> bool:
     return bool((np.abs(y) <= np.abs(_SAMPLES) * (1 + 2.0 ** -20)).all())
 
 
-# Where activations have their pieces, and what large and small numbers become.
+# The range where activations have their pieces, and large and small numbers.
 _SAMPLES = np.concatenate([np.linspace(-16, 16, 4001), *[sign * np.exp2(np.arange(-60, 60.0)) for sign in (1, -1)]])
 
 

@@ -1,6 +1,6 @@
 """The errors that alpha raises, and the one form their messages have.
 
-A message says what is wrong with both values, then what to change::
+A message says the mistake with both values, then the change that helps::
 
     conv2d: x has 3 channels, w expects 64 (x: (8, 32, 32, 3) NHWC; w: (64, 3, 3, 64) OHWI)
     help: make in_channels of the layer 3, or pass an x with 64 channels
@@ -59,7 +59,7 @@ class CompileError(AlphaError, RuntimeError):
 
 
 class OutOfMemoryError(AlphaError, MemoryError):
-    """A device without room for what was asked."""
+    """A device without room for an array."""
 
 
 class CheckpointError(AlphaError, ValueError):
@@ -67,7 +67,7 @@ class CheckpointError(AlphaError, ValueError):
 
 
 class DataError(AlphaError, ValueError):
-    """A data set that is missing, damaged or not what it claims to be."""
+    """A data set that is missing, damaged or of another kind than it claims."""
 
 
 class ConfigError(AlphaError, ValueError):
@@ -81,7 +81,7 @@ class NotDefinedError(AlphaError, NotImplementedError):
 class NotFoundError(AlphaError, IndexError, KeyError):
     """An index or a name that a container does not have."""
 
-    __str__ = Exception.__str__     # that of KeyError shows the repr
+    __str__ = Exception.__str__     # KeyError's shows the repr
 
 
 class MissingError(AlphaError, AttributeError):
@@ -136,7 +136,7 @@ def warn(text: str) -> None:
     warnings.warn(text, stacklevel=level + 1)
 
 
-_DOCS = re.compile(r"\bdocs/(?=\w+\.(?:md|ipynb))")
+_DOCS = re.compile(r"\bdocs/(?=\w+/\w+\.(?:md|ipynb))")
 _EXTRA = re.compile(r'pip install "\.\[(\w+)\]"')
 
 
@@ -158,7 +158,7 @@ def true_here(text: str) -> str:
 
 
 def docs_page(name: str) -> Path:
-    """Returns where a page of the documentation is, such as "add_a_layer.md"."""
+    """Returns where a page of the documentation is, such as "how_to/add_a_layer.md"."""
     inside = HOME / "docs"
     return (inside if inside.is_dir() else HOME.resolve().parent / "docs") / name
 
@@ -172,7 +172,7 @@ def _in_clone() -> bool:
 
 
 def remedy(number: int | None, path: object) -> str:
-    """Returns what helps against an error of the operating system, by its errno, in writing a file."""
+    """Returns the help against an error of the operating system, by its errno, in writing a file."""
     folder = Path(str(path)).parent
     if number in (errno.ENOSPC, errno.EDQUOT):
         return f"free space on the disk of {folder}, or choose another folder"

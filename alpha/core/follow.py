@@ -1,9 +1,9 @@
-"""Float32 beside the 16 bits of a precision mode: what a pointwise op, or a concatenation, makes of the two.
+"""Float32 beside the 16 bits of a precision mode: the result of a pointwise op, or of a concatenation.
 
 `x + self.scale * y` of a float32 parameter and 16-bit activations is computed in float32 and rounded once, to the 16
-bits. What is kept for backward is what was given, 16 bits where it had them; backward computes in float32 too, so that
-the gradient of the parameter is float32 all the way, and that of the activations is rounded once. Backward needs no
-mode: what happens follows from what was given.
+bits. Backward gets the args as they were given, 16 bits where they had them. It computes in float32 too, so that the
+gradient of the parameter is float32 all the way, and the gradient of the activations is rounded once. Backward needs
+no mode: the args' dtypes decide.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def wide(x: Any) -> Any:
 
 
 class _Wide:
-    """What a gradient sees of the forward pass, in float32; a tensor is converted when it is asked for."""
+    """The values of the forward pass for a gradient, in float32; a tensor is converted when it is asked for."""
 
     def __init__(self, values: Any) -> None:
         self._values = values

@@ -1,8 +1,8 @@
 """The autograd graph: nodes, the backward pass, anomaly mode.
 
 An op that ran with a gradient wanted leaves a Node, and its outputs point to it. A Node points to the nodes of its
-inputs and keeps what its op declared in `saves`; nothing points forward, so there is no reference cycle and the
-memory of a step returns the moment its last tensor goes.
+inputs and keeps the tensors that its op declared in `saves`; nothing points forward, so there is no reference cycle
+and the memory of a step returns the moment its last tensor goes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["Node", "backward", "call_site", "detect_anomaly", "edge_of", "enable
            "grad_enabled", "no_grad", "raise_if_nan", "recording", "set_grad_enabled", "state"]
 
 Grad = Any  # Tensor or None
-if TYPE_CHECKING:   # no kind that `checked` looks at: `_tensors` does, and tells the place of one that is wrong
+if TYPE_CHECKING:   # no kind that `checked` looks at: `_tensors` does, and tells the place of a wrong one
     Tensors = Tensor | Sequence[Tensor]
 
 
 class _State(threading.local):
-    """Per thread: which layers are being called (outermost first), and what alpha.recompute knows of passes."""
+    """Per thread: which layers are being called (outermost first), and the passes that alpha.recompute knows of."""
 
     layers: tuple[Any, ...] = ()
     quiet = False   # in a backward pass, whose views are not changed in place: they join no family (core.inplace.kin)
@@ -66,9 +66,9 @@ class Node:
         self.arrays: Any = arrays    # of the saved args, to see whether one got others since
         self.arg_meta = arg_meta    # per arg: (shape, dtype), or a list of those, or None
         self.out_meta = out_meta    # per saved output: (shape, dtype, device)
-        self.values: Any = values    # what gradients see besides what is saved: shapes and dtypes of args, by name
+        self.values: Any = values    # gradients see them beside saved tensors: shapes and dtypes of args, by name
         self.hooks: dict[int, list[Callable[[Tensor], Tensor | None]]] | None = None
-        self.plan: Any = None        # alpha.recompute.plan.Plan: what is made again, and what for
+        self.plan: Any = None        # alpha.recompute.plan.Plan: values made again, and for which readers
         self.order = next(versions.numbers)
         self.where = call_site() if config.watch and config.check_nan else ""
 
@@ -81,7 +81,7 @@ class Node:
 
 
 class _Overwritten:
-    """Stands for the op of a node whose result was changed in place: no gradient of what is there now goes through it.
+    """Stands for the op of a node whose result was changed in place: no gradient of the new elements goes through it.
 
     It ends a backward pass that comes there with an error.
     """
@@ -149,7 +149,7 @@ def backward(roots: Sequence[tuple[Tensor, Tensor]], *, retain_graph: bool, crea
     """Runs the graph backwards from `roots` (tensor, its gradient).
 
     Without `inputs` the gradients of leaves are added to their `.grad`. With `inputs` nothing is stored: the
-    gradients of just those tensors are returned, None for one that the roots do not depend on.
+    gradients of just those tensors are returned, None for a tensor that the roots do not depend on.
     """
     walk = _Walk(None if inputs is None else [t._node or t for t in inputs], retain_graph, [g for _, g in roots])
     before, state.retained = state.retained, [] if retain_graph else None
@@ -186,11 +186,11 @@ class _Walk:
         self.leaves: dict[int, tuple[Tensor, Grad]] = {}
         self.heap: list[tuple[int, Node]] = []
         self.given = given
-        self.ready: ready.Count | None = None   # where somebody is told of complete gradients
+        self.ready: ready.Count | None = None   # where a listener is told of complete gradients
         self.found: dict[tuple[int, int], Grad] = {(id(e[0]), e[1]): None for e in wanted or () if isinstance(e, tuple)}
 
     def give(self, edge: Any, g: Grad) -> None:
-        """Adds a gradient to what has arrived at the end of an edge."""
+        """Adds a gradient to the sum of those that have arrived at the end of an edge."""
         if edge is None or (g is None and self.ready is None):
             return
         if edge.__class__ is not tuple:
@@ -253,9 +253,9 @@ class _Walk:
                 self.give(edge, result)
 
     def _there(self, node: Node) -> Grad:
-        """Takes what has arrived of the gradient that the op of a node may add to in place; None where it may not.
+        """Takes the sum so far of the gradient that the op of a node may add to in place; None where it may not.
 
-        Nobody else may hold it: two references are the list's, and that of the call that counts.
+        Nothing else may hold it: two references are the list's, and the one of the call that counts.
         """
         edge = node.edges[node.op.adds]
         if not isinstance(edge, tuple) or recording.get():
@@ -291,9 +291,9 @@ class _Walk:
 
 
 def _added(held: Sequence[Any], k: int, g: Tensor) -> Tensor:
-    """Returns held[k] + g, on the CPU in the memory of the first where nobody else holds that.
+    """Returns held[k] + g, on the CPU in the memory of the first where nothing else holds that.
 
-    Two references to it are those of `held` and of the call that counts; a local name may or may not be a third.
+    Two references to it are `held`'s and the counting call's; a local name may or may not be a third.
     """
     if held[k].device == "cpu" and not recording.get() and sys.getrefcount(held[k]) <= 2 \
             and get_backend("cpu").is_sole(held[k]):
@@ -363,7 +363,7 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors | None = None,
     Returns:
         One Tensor per input, None for an input on which no output depends.
     Raises:
-        ArgumentError: what is given is no tensor and no list of tensors, or there is not one gradient per output.
+        ArgumentError: the value given is no tensor and no list of tensors, or there is not one gradient per output.
         GraphError: an input requires no gradient, an output depends on none, or the saved values were freed or changed.
     """
     outs, ins = _tensors("outputs", outputs), _tensors("inputs", inputs)

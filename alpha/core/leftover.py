@@ -19,7 +19,7 @@ class LeftoverUsed(GraphError):
 
 
 class Leftover:
-    """What a tensor has in place of its gradient when a recording begins.
+    """Stands in the place of a tensor's gradient when a recording begins.
 
     Attributes:
         grad: the gradient from before; None if there was none.

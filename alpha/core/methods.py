@@ -52,7 +52,7 @@ CALLS = {
 
 def _numbers(a: Any, b: Any) -> tuple[Any, Any]:
     """Returns two operands: of a mask of bools and numbers, the mask as 0 and 1 in the other's dtype."""
-    is_tensor = isinstance(b, Methods)      # mypy would narrow b to what has no astype
+    is_tensor = isinstance(b, Methods)      # mypy would narrow b to a class without astype
     if is_tensor and a.dtype is b.dtype:
         return a, b
     if is_tensor and (a.dtype == "bool") != (b.dtype == "bool"):
@@ -76,7 +76,7 @@ def _shape_of(where: str, other: Any) -> tuple[int, ...]:
 
 @bound_methods()
 class Methods(Generic[TensorT]):
-    """What Tensor has of arithmetic; it has no place for anything of its own."""
+    """The arithmetic of Tensor; it has no slots of its own."""
 
     __slots__ = ()
 
@@ -177,7 +177,7 @@ class Methods(Generic[TensorT]):
     def view_as(self, other: TensorT) -> TensorT: return TABLE["reshape"](self, _shape_of("view_as", other))
     reshape_as = view_as
     def where(self, cond: TensorT, other: TensorT | Number) -> TensorT:
-        """Returns the elements where cond holds, else those of the other.  See alpha.where."""
+        """Returns the elements where cond holds, else the other's.  See alpha.where."""
         return TABLE["where"](cond, self, other)
     def repeat(self, *counts: Any) -> TensorT: return TABLE["tile"](self, spread(counts))
     tile = repeat

@@ -67,7 +67,7 @@ class set_grad_enabled:
 
 
 def _stepwise(generator: Any, enabled: bool) -> Any:
-    """Runs a generator with the graph recorded or not, and whoever reads it as before."""
+    """Runs a generator with the graph recorded or not, and its reader in the mode of before."""
     try:
         step, given = generator.send, None
         while True:

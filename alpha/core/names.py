@@ -1,4 +1,4 @@
-"""What tensors say of themselves: dtypes and devices are strings, shapes tuples, and know what people ask them."""
+"""Dtypes and devices of tensors are strings, shapes are tuples; all have the attributes that users expect."""
 
 from __future__ import annotations
 

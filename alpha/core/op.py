@@ -1,4 +1,4 @@
-"""The seam: one class per op says what it takes, what backward may see, its shape rule and its gradients.
+"""The seam: one class per op has its args, the values that backward may see, its shape rule and its gradients.
 
 ::
 
@@ -14,29 +14,29 @@
 
 The class becomes an `Op`, a callable. Its vocabulary has four groups; a name that is in none of them is refused.
 
-Inputs, what it takes:
+Inputs:
     args      names of the tensor inputs; "b?" may be None; "*xs" is a list of tensors
-    dtypes    "float" (default), "number" or "any": what the args may hold
+    dtypes    "float" (default), "number" or "any": kinds of dtypes that the args may have
     mixed     args exempt from "one dtype for all" and from `dtypes` (labels, indices)
     parameters  args that may be float32, all of them, where the others are float16 or bfloat16 (the common dtype then)
-    follows   True (that of an equation): float32 args beside the 16 bits of the precision mode are taken, and computed
-              with in float32; the result has the 16 bits, see alpha.core.follow
+    follows   True (an equation's default): float32 args beside the 16 bits of the precision mode are taken, and
+              computed with in float32; the result has the 16 bits, see alpha.core.follow
     scalars   True: Python numbers are taken for tensors, and handed on as they are
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults. Annotations
-              say what each may be, and are checked in every call: see alpha.core.inputs, arguments and kinds
+              say the kind of each, and are checked in every call: see alpha.core.inputs, arguments and kinds
     named     attributes that are given by name alone
-    presets   attribute -> function of what was given for it (None: nothing); it may look at settings, as canon may not
+    presets   attribute -> function of the value given for it (None: none); it may look at settings, as canon may not
 
-Results, what it returns:
+Results:
     shape     pure; one shape tuple or Spec per out; raises ShapeError
     by_value  True: `shape` is asked in every call, not once for all of one signature: it looks at elements, or the
               attributes are others each time
-    outs      what an implementation returns; default "y"
+    outs      names of an implementation's results; default "y"
     returns   the outs that the caller gets (default: all), of which the floating ones carry gradients
-    mutates   the args that an implementation changes in place; what the backend derived from them is dropped before
-    gives     class of the results: Tensor (default), or one of alpha.core.views that refuses what would go wrong
+    mutates   the args that an implementation changes in place; data that was derived from them is dropped before
+    gives     class of the results: Tensor (default), or a class of alpha.core.views that refuses wrong uses
     moves     True: the outputs live on the device named by the attribute `device`
-    equation  of a pointwise op: what every device's kernel is made from, see alpha.core.equation
+    equation  of a pointwise op: every device's kernel is made from it, see alpha.core.equation
 
 Gradient:
     saves     the args and outs that the gradients read; everything else is freed
@@ -45,14 +45,15 @@ Gradient:
     vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
 
 Hints:
-    label     what messages call the op, where that is not its name
-    batched   True: the first axis of the first arg is that of the samples; where there are none, no implementation is
+    label     the op's name in messages, where that differs
+    batched   True: the first axis of the first arg counts the samples; where there are none, no implementation is
               called, and the outs are zeros, if they have elements at all
-    cheap     True, or the names of some outs: they are made again in backward rather than kept, see docs/memory.md
+    cheap     True, or the names of some outs: they are made again in backward rather than kept
+              (docs/explanation/memory.md)
     again     optional, where a call does more than make outs: (s, **attrs) -> the cheap ones, from args and other outs
     flops     optional, for estimates: (size of y, *args) -> operations of a call
 
-In a vjp, `s.<name>` is what was saved, and `s.<arg>_shape`, `s.<arg>_dtype` are always there. Gradients are written
+In a vjp, `s.<name>` is a saved tensor, and `s.<arg>_shape`, `s.<arg>_dtype` are always there. Gradients are written
 with ops, so they can be differentiated again.
 """
 
@@ -131,7 +132,7 @@ class Op(Signature):
         self.batched: bool = body.get("batched", False)
         self.gives: type[Tensor] = body.get("gives", Tensor)
         self.own = _ours(cls.__module__)  # one of alpha's
-        self.checked = not self.own       # whether to look at what implementations return
+        self.checked = not self.own       # whether to look at results of implementations
         # Whether to see that implementations change and return none of the args: kernels made of an equation do not.
         self.foreign = not self.own and not body.get("equation")
         self.vjp: Callable[..., Sequence[Any]] | None = body.get("vjp")
@@ -157,7 +158,7 @@ class Op(Signature):
         self.compute = changing if self.mutates else computed   # the stages that an op's class decides: see core.call
         self.give = joined if self.gives is View else given
         # Whether calls of one signature are settled alike. A user's shape rule is asked in every call: it may look at
-        # what it likes. Steps of optimizers have other attributes each time.
+        # anything. Steps of optimizers have other attributes each time.
         self.steady = self.own and not body.get("by_value", False) and not (self.variadic and self.mutates)
         self.settled: dict[Any, Settled] = {}   # by signature: see `_settle`
         text = body.get("equation")
@@ -243,9 +244,9 @@ class Op(Signature):
         return self.impls[kind]
 
     def vjps(self, node: Node, grads: list[Any], there: Tensor | None = None) -> list[Any]:
-        """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs.
+        """Returns the gradient of each arg (None where it is not wanted) from the gradients of the returned outputs.
 
-        there: what has arrived already of the gradient of arg `adds`, and is included; its memory may be overwritten.
+        there: the sum so far of the gradient of arg `adds`, which is included; its memory may be overwritten.
         """
         s = unpack(node)
         s.there = there
@@ -326,7 +327,7 @@ def _ours(module: str) -> bool:
 
 
 def _refuse_unknown(cls: type) -> None:
-    """Raises ArgumentError for what an op's class has that is no key of the vocabulary."""
+    """Raises ArgumentError for a name in an op's class that is no key of the vocabulary."""
     known = [*KEYS, *[f"vjp_{arg.strip('*?')}" for arg in vars(cls)["args"].split()]]
     for key in vars(cls):
         if key[:1] != "_" and key not in KEYS and not key.startswith("vjp_"):
@@ -342,7 +343,7 @@ def op(cls: type) -> Op:
     The same file or notebook may do so again; the new op has the name then, without the implementations of the old one.
     Raises:
         DTypeError: it is no class.
-        ArgumentError: it has no args or shape, a key that is none of the vocabulary, or names in `saves`, say, what
+        ArgumentError: it has no args or shape, a key that is none of the vocabulary, or a name in `saves`, say, that
             the op does not have.
         ConfigError: an op of another file has the name.
     """

@@ -1,11 +1,11 @@
-"""The four precision modes: how layers store activations, and what a matrix product may do with their digits.
+"""The four precision modes: how layers store activations, and which digits a matrix product may drop.
 
     with alpha.precision("bf16"):          # for a block
         loss = ops.cross_entropy(model(images), labels)
     ALPHA_PRECISION=bf16 python ...        # for a process
 
 Weights, their gradients, the states of the optimizer and the statistics of batch norm are float32 in every mode, sums
-are made in float32, and losses are float32. docs/numerics.md has the promises and how each is kept.
+are made in float32, and losses are float32. docs/explanation/numerics.md has the promises and how each is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Mode:
     Attributes:
         name: as in `alpha.config.precision`.
         dtype: in which layers store activations.
-        products: what a convolution or matrix product does with the digits of its operands, in words.
+        products: how a convolution or matrix product treats the digits of its operands, in words.
         scales_loss: whether gradients need a scaled loss (alpha.optim.LossScaler), as the dtype's range is short.
     """
 
@@ -62,13 +62,13 @@ def mode() -> Mode:
 def to_storage_dtype(x: Tensor) -> Tensor:
     """Returns the input of a layer as the mode in force stores it.
 
-    float32 becomes float16 in "fp16" and bfloat16 in "bf16"; tensors of other dtypes stay what they are. The layers
+    float32 becomes float16 in "fp16" and bfloat16 in "bf16"; tensors of other dtypes stay as they are. The layers
     that multiply by weights call this, ops by themselves never look at the mode.
     Raises:
         DTypeError: the device does not have the dtype of the mode.
     """
     dtype = MODES[config.precision].dtype
-    if dtype == "float32" or not isinstance(x, Tensor) or x.dtype != "float32":     # what is no Tensor the op refuses
+    if dtype == "float32" or not isinstance(x, Tensor) or x.dtype != "float32":     # the op refuses other types
         return x
     backend = get_backend(x.device)
     if dtype not in backend.dtypes:

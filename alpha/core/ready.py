@@ -52,7 +52,7 @@ class Count:
             found[1].arrived(leaf, leaves.pop(key, (leaf, None))[1])
 
     def finish(self, leaves: dict[int, tuple[Any, Any]]) -> None:
-        """Gives listeners what came of leaves that are not complete, and puts their gradients among the leaves."""
+        """Gives listeners the sums of leaves that are not complete, and puts their gradients among the leaves."""
         for key, count in self.left.items():
             leaf, listener = listeners.get(key, (None, None))
             if count and leaf is not None and listener is not None and id(listener) in self.active:
@@ -64,7 +64,7 @@ class Count:
 
 
 def counted(roots: Iterable[Any], stores: bool) -> Count | None:
-    """Returns the count of a pass from these edges; None where nobody listens, or no gradient is stored."""
+    """Returns the count of a pass from these edges; None where there is no listener, or no gradient is stored."""
     return Count(roots) if listeners and stores and not recording.get() else None
 
 

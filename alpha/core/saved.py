@@ -1,4 +1,4 @@
-"""What a gradient sees of the forward pass: what was kept, and what is made again."""
+"""The values of the forward pass that a gradient sees: kept ones, and ones that are made again."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ EARLY = ("", "planes")  # forms of Backend.form that others follow
 
 
 class Remaking:
-    """What alpha.recompute gives to the ops: they call `plan` for each node that they record.
+    """The functions that alpha.recompute gives to the ops: they call `plan` for each node that they record.
 
     Attributes:
-        plan: (node, args, outs): puts Parts in the place of what the node saves, where that pays.
+        plan: (node, args, outs): puts Parts in the place of the node's saved tensors, where that pays.
         worth: by device, bytes of args and results from which `auto` looks at a call.
         segments: how many functions of alpha.recompute are being run, in all threads.
     """
@@ -54,13 +54,13 @@ class Part(NamedTuple):
 
 
 class Values:
-    """What a gradient, or `again`, sees of the forward pass, by name.  there: see Op.vjps."""
+    """The values of the forward pass for a gradient, or for `again`, by name.  there: see Op.vjps."""
 
     there: Tensor | None
     _node: Node | None = None
 
     def __init__(self, values: dict[str, Any]) -> None:
-        """values: by name; `_node`, if there is one, is that of the call."""
+        """values: by name; `_node`, if there is one, is the call's."""
         self.__dict__ = values
 
     def __getattr__(self, name: str) -> Any:
@@ -84,9 +84,9 @@ class Values:
 
 
 def unpack(node: Node) -> Values:
-    """Returns what the gradients of a call see: shapes and dtypes of its args, and what it has saved.
+    """Returns the values that the gradients of a call see: shapes and dtypes of its args, and saved tensors.
 
-    Raises GraphError for what was changed since.
+    Raises GraphError for a tensor that was changed since.
     """
     op, values = node.op, node.values.copy()
     values["_node"] = node
@@ -112,7 +112,7 @@ def unpack(node: Node) -> Values:
 
 
 def _add_outs(node: Node, values: dict[str, Any], changed: bool) -> None:
-    """Adds the saved outs of a call to what its gradients see."""
+    """Adds the saved outs of a call to the values that its gradients see."""
     op = node.op
     for (name, k), data, meta in zip(op.saved_outs, node.saved[len(op.saved_args):], node.out_meta):
         if data is None or data.__class__ is Part:
@@ -141,7 +141,7 @@ def _made_again(name: str, node: Node, part: Part, saved: Tensor | None, meta: A
 
 
 def _refuse_changed(name: str, node: Node, t: Tensor, data: Any) -> NoReturn:
-    """Raises GraphError for a saved tensor whose elements are not what they were when it was saved."""
+    """Raises GraphError for a saved tensor whose elements have changed since it was saved."""
     if t.array is data:
         told = versions.told_since(t.device, data, node.order)
         how = f"was changed in place after the forward pass ({told})"

@@ -1,4 +1,4 @@
-"""What an op takes: the arguments of a call are put in order here, and those that do not fit are refused."""
+"""An op's arguments: those of a call are put in order here, and those that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from alpha.core.tensor import Tensor
 
 FOLLOWS = "follows"     # the dtype of a call with float32 beside the 16 bits of the mode: see alpha.core.follow
 WANTED = ((None, (False, True)), ((True, False), (True, True)))   # whether a and b want a gradient; None: neither
-NUMBERS = (int, float, np.integer, np.floating, np.bool_)  # what `scalars` takes for a tensor
+NUMBERS = (int, float, np.integer, np.floating, np.bool_)  # types that `scalars` takes for a tensor
 
 
 class Arg(NamedTuple):
-    """What an op says of one tensor input; the vocabulary is alpha.op's."""
+    """One tensor input of an op; the vocabulary is alpha.op's."""
 
     name: str
     optional: bool
@@ -35,7 +35,7 @@ class Arg(NamedTuple):
     dtype_key: str
 
 
-# what the implementation gets for the args, device, common dtype, per arg whether it wants a gradient (None: none does)
+# arrays for the implementation, device, common dtype, per arg whether it wants a gradient (None: none does)
 Checked = tuple[list[Any], str, str, "list[bool] | None"]
 
 
@@ -44,13 +44,13 @@ class Signature:
 
     Attributes:
         name, label: of the op; as messages call it.
-        args: what it says of each tensor input.
+        args: an Arg for each tensor input.
         attr_names, defaults: the public attributes in their order, and the values that some have.
-        kinds: what those attributes may be that are annotated, see alpha.core.inputs.arguments.
+        kinds: the kinds of the attributes that are annotated, see alpha.core.inputs.arguments.
         variadic, uniform: whether an arg is a list of tensors; whether none is, and none may have a dtype of its own.
         follows: whether float32 may stand beside the 16 bits of the precision mode, which the result then has.
         arity: number of arguments of a call that needs no `bind`; -1: each does.
-        presets: attribute -> function that makes of what was given (None: nothing) what the settings in force say.
+        presets: attribute -> function of the value given (None: none) that adds the settings in force.
         any_strides: whether implementations take arrays that are not contiguous, on the CPU.
         usage: how a call is written, for messages.
     """
@@ -109,7 +109,7 @@ class Signature:
         return bound, self.canonical(**attrs), False
 
     def _bind_args(self, args: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:
-        """Returns one value per arg, and takes what is given by name, or behind the args, out of or into `attrs`."""
+        """Returns one value per arg; values by name come out of `attrs`, values behind the args go into it."""
         bound = list(args[:len(self.args)])
         if len(args) > len(self.args):
             for name, value in zip(self.by_position, args[len(self.args):]):
@@ -171,9 +171,9 @@ class Signature:
         return tensors
 
     def read(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], Sequence[Any], Sequence[bool] | None]:
-        """Returns what a Settled is looked up by, what the implementation gets, and which args want a gradient.
+        """Returns the key of a Settled, the arrays for the implementation, and which args want a gradient.
 
-        None: none does. What is no Tensor has its class in the key; `check` refuses what may not be there.
+        None: none does. A value that is no Tensor has its class in the key; `check` refuses wrong ones.
         """
         if len(args) == 1:  # the most frequent calls, in a third of the time
             a = args[0]
@@ -206,7 +206,7 @@ class Signature:
         return tuple(key), arrays, needs if wanted else None
 
     def check(self, args: Sequence[Any]) -> Checked:
-        """Looks at what was given for the args.  Raises ArgumentError, DeviceError or DTypeError for what is wrong."""
+        """Looks at the values given for the args.  Raises ArgumentError, DeviceError or DTypeError for wrong ones."""
         first = args[0]
         if not self.uniform or not isinstance(first, Tensor):
             return self._check_each(args)
@@ -337,7 +337,7 @@ def _is_of_ints(value: tuple[Any, ...]) -> bool:
 
 
 def check_names(op: Signature, outs: Sequence[str], body: Mapping[str, Any]) -> None:
-    """Raises ArgumentError if the class of an op names what is neither an arg nor an out of it."""
+    """Raises ArgumentError if the class of an op names something that is neither an arg nor an out of it."""
     args = [a.name for a in op.args]
     vjps = [name[4:] for name in body if name.startswith("vjp_")]
     for kind, names, known in (("saves", body.get("saves", "").split(), [*args, *outs]),

@@ -1,4 +1,4 @@
-"""What the methods of Tensor call, by name: ops, and the parts of alpha that stand above Tensor.
+"""The table of functions that methods of Tensor call, by name: ops, and the parts of alpha that stand above Tensor.
 
 `x + y` is TABLE["add"](x, y), and `x.backward()` is TABLE["backward"](...). Ops are entered by alpha.ops, the rest by
 the file that defines it, with `@provides(name)`. So Tensor imports none of them, and each of them imports Tensor.

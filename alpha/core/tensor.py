@@ -21,7 +21,7 @@ from alpha.core.table import TABLE, provides
 
 
 class Handle:
-    """What registering a hook returns: `handle.remove()`, or `handle()`, removes the hook."""
+    """Result of registering a hook: `handle.remove()`, or `handle()`, removes the hook."""
 
     __slots__ = ("remove",)
 
@@ -45,8 +45,8 @@ class Tensor(Conversions["Tensor"], Methods["Tensor"]):
     Made by `alpha.tensor(...)` and by ops. Elements change only through optimizers, `copy_`, and `+=` and its like.
     """
 
-    spread: Any = None  # of one whose array is not written yet: see alpha.core.views.Spread
-    shares = ""  # "always" or "sometimes": whether the elements are those of the tensor that this one was made of
+    spread: Any = None  # of a tensor whose array is not written yet: see alpha.core.views.Spread
+    shares = ""  # "always" or "sometimes": whether the tensor that this one was made of has the same elements
 
     __slots__ = ("__weakref__", "_grad", "_hooks", "_kin", "_node", "_requires_grad", "array", "device", "dtype",
                  "shape")
@@ -63,7 +63,7 @@ class Tensor(Conversions["Tensor"], Methods["Tensor"]):
         self._grad: Tensor | None = None
         self._node: tuple[Any, int] | None = None  # (the Node that made it, which of its outputs it is)
         self._hooks: list[Callable[[Tensor], Tensor | None]] | None = None
-        self._kin: Any = None  # of one that has views, or is one
+        self._kin: Any = None  # of a tensor that has views, or is a view
 
     # ---- facts -------------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Tensor(Conversions["Tensor"], Methods["Tensor"]):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that backward left on a leaf; one that is set has the tensor's shape, dtype and device."""
+        """The gradient that backward left on a leaf; a gradient to be set has the tensor's shape, dtype and device."""
         g = self._grad
         return g if g.__class__ is not Leftover else g.read()  # type: ignore[union-attr]
 
@@ -115,12 +115,12 @@ class Tensor(Conversions["Tensor"], Methods["Tensor"]):
         Args:
             stream: the consumer's CUDA stream, which then waits for ours; None and 1 are the legacy default stream.
             max_version: newest DLPack version that the consumer reads.
-            dl_device: device that the consumer wants; only that of the tensor.
+            dl_device: device that the consumer wants; only the tensor's.
             copy: True: hand over a copy.
         Raises:
             GraphError: the tensor requires a gradient.  DeviceError: dl_device is another one.
-        The elements live until the consumer lets go of them. One that works on a CUDA stream other than the legacy
-        default stream must have finished by then, since the memory is reused at once.
+        The elements live until the consumer lets go of them. A consumer that works on a CUDA stream other than the
+        legacy default stream must have finished by then, since the memory is reused at once.
         """
         return TABLE["export"](self, stream, max_version, dl_device, copy)
 
@@ -156,7 +156,7 @@ class Tensor(Conversions["Tensor"], Methods["Tensor"]):
         return int(self.item())
 
     def __index__(self) -> int:
-        """Returns the only element of a tensor of integers, for what counts or picks: range(t), names[t]."""
+        """Returns the only element of a tensor of integers, for counting or picking: range(t), names[t]."""
         if self.dtype == "bool" or self.dtype in FLOAT_DTYPES or self.numel() != 1:
             raise DTypeError(message("index", f"{shown(self)} is no int", "one element of integers is: "
                                      "t.argmax(), t.long()"))
@@ -197,7 +197,7 @@ class Tensor(Conversions["Tensor"], Methods["Tensor"]):
         return versions.version(self.device, self.array)
 
     def _rebind(self, array: Any) -> None:
-        """Gives the tensor another array; whoever keeps arrays of tensors learns it from versions.newest."""
+        """Gives the tensor another array; holders of arrays of tensors learn it from versions.newest."""
         self.array, self._kin = array, None
         versions.note(())
 
@@ -290,7 +290,7 @@ class Tensor(Conversions["Tensor"], Methods["Tensor"]):
         return Handle(lambda: hooks.remove(hook) if hook in hooks else None)
 
     def copy_(self, source: Tensor | np.ndarray) -> Tensor:
-        """Overwrites the elements with those of `source` (same shape; cast to this dtype); outside of the graph.
+        """Overwrites the elements with the elements of `source` (same shape; cast to this dtype); outside of the graph.
 
         All tensors that share elements with it see it, views too. Raises ShapeError; GraphError where the source's
         gradient would be lost, or where this tensor was expanded: nothing is changed then.
@@ -320,7 +320,7 @@ _new: Any = object.__new__
 
 
 def made(cls: type[Tensor], data: Any, shape: tuple[int, ...], dtype: str, device: str) -> Tensor:
-    """Returns what `cls(data, shape, dtype, device)` does, in half the time: for results of ops."""
+    """Returns `cls(data, shape, dtype, device)`, in half the time: for results of ops."""
     t = _new(cls)
     t.array, t.dtype, t.device = data, dtype, device
     t.shape = shape if shape.__class__ is Shape else Shape(shape)
@@ -334,8 +334,8 @@ def from_dlpack(x: Any) -> Tensor:
     """Returns a tensor that shares its elements with an array of another library, on the CPU or on CUDA.
 
     Args:
-        x: what has `__dlpack__` (arrays of NumPy, PyTorch, CuPy, JAX), or else `__cuda_array_interface__` (Numba,
-            PyCUDA): C-contiguous, writable, not requiring a gradient. Our stream waits for what the producer was doing.
+        x: an object with `__dlpack__` (arrays of NumPy, PyTorch, CuPy, JAX), or else `__cuda_array_interface__` (Numba,
+            PyCUDA): C-contiguous, writable, not requiring a gradient. Our stream waits for the producer's work.
     Raises:
         AlphaError: the memory is read-only, ill-aligned, or kept back by the producer.
         ShapeError: it is not C-contiguous.  DTypeError, DeviceError: alpha lacks the dtype or the device.
@@ -351,8 +351,8 @@ def tensor(array: Any, dtype: DTypeOrNone = None, device: str = "cpu", requires_
     """Returns a tensor with a copy of the elements of `array`.
 
     Args:
-        array: a NumPy array, a number, nested lists, a Tensor (detached), or what NumPy makes an array of.
-        dtype: name or NumPy dtype; default: that of what has one, an array or a tensor, else float32 for Python floats
+        array: a NumPy array, a number, nested lists, a Tensor (detached), or anything that NumPy makes an array of.
+        dtype: name or NumPy dtype; default: the array's or tensor's own, else float32 for Python floats
             and int64 for Python integers.
         device: "cpu", "cuda" or "cuda:<index>"; the tensor's own `device` is "cpu" or "cuda", of which a process
             uses one GPU.

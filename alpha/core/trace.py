@@ -21,7 +21,7 @@ class Watcher(Protocol):
 
     def around(self, op: Any, args: Sequence[Any], device: str, implementation: Callable[..., Any]
                ) -> Callable[..., Any]:
-        """Returns what a call of an op runs in place of its implementation, with the same arguments and results."""
+        """Returns the function that a call of an op runs in place of its implementation, with the same results."""
 
     def recorded(self, node: Any) -> None:
         """Is told of the node of the call that has just run."""
@@ -48,7 +48,7 @@ running: ContextVar[Trace | None] = ContextVar("alpha.core.trace", default=None)
 
 @contextmanager
 def timed(trace: Trace, synchronize: Callable[[], None], note: str = "") -> Iterator[None]:
-    """For a block of work: prints one line with its time, less what others were billed for in the meantime."""
+    """For a block of work: prints one line with its time, less the time billed to others in the meantime."""
     outer, others = running.get(), trace.others
     token, begin = running.set(trace), time.perf_counter()
     try:
@@ -69,6 +69,6 @@ def late(trace: Trace | None, synchronize: Callable[[], None]) -> Iterator[None]
     if trace is None or trace is now:
         yield
         return
-    synchronize()  # what was launched before is not its work
+    synchronize()  # earlier launches are not its work
     with timed(trace, synchronize, f" later, for {now.text.partition('(')[0] if now else 'a reader'}"):
         yield

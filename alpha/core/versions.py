@@ -1,9 +1,9 @@
 """How often the elements of a piece of memory were changed in place, and when: so that no gradient is made of others.
 
-Memory has one history, whoever looks at it: a view, what `detach` returns, a parameter made of a tensor, a tensor over
+Memory has one history for all that share it: a view, a result of `detach`, a parameter made of a tensor, a tensor over
 an array of another library. The backend finds it from any array over the memory (`Backend.history`). Changes and the
-nodes of the graph draw their numbers from one counter, so that a node tells by its own number whether what it saved was
-changed since; nothing has to be read or kept when it is saved.
+nodes of the graph draw their numbers from one counter, so that a node tells by its own number whether its saved tensors
+were changed since; nothing has to be read or kept when it is saved.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ recipes: WeakSet[Any] = WeakSet()  # alpha.recompute.recipe.Recipe: of results t
 _read: set[int] = set()       # keys of the memory that they read, and of some that is read no more
 
 _lock = threading.Lock()
-_shared: list[tuple[int, int, int, ref[History]]] = []  # (type of device, begin, end, history) of what others may see
+_shared: list[tuple[int, int, int, ref[History]]] = []  # (type of device, begin, end, history) that others may see
 
 
 class History:
     """The changes of one piece of memory.
 
     Attributes:
-        count: how many there were; what is called the version.
-        last, before: numbers of the last of them, and of the one before; 0 if there was none.
+        count: how many there were; it is called the version.
+        last, before: numbers of the last change, and of the change before; 0 if there was none.
         peers: histories of memory that overlaps, where libraries hand arrays to and fro; None if there is none.
     """
 
@@ -108,7 +108,7 @@ def told_since(device: str, x: Array, number: int) -> str:
 
 
 def share(backend: Any, address: int, nbytes: int, x: Array) -> None:
-    """Joins the history of an array that another library gets, or gave, to those of arrays over the same bytes."""
+    """Joins the history of an array that another library gets, or gave, to the histories over the same bytes."""
     if not nbytes:
         return
     kind, begin, end = backend.dlpack_device()[0], address, address + nbytes

@@ -1,4 +1,4 @@
-"""Classes of results that refuse what would go wrong without a word; an op names one of them in `gives`."""
+"""Classes of results that refuse uses which would go wrong without a word; an op names one of them in `gives`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _array: Any = Tensor.__dict__["array"]  # the place for it that every tensor has
 
 
 class View(Tensor):
-    """A tensor that shares its elements with the one that it was made of: see alpha.core.inplace.kin."""
+    """A tensor that shares its elements with the tensor that it was made of: see alpha.core.inplace.kin."""
 
     __slots__ = ()
     shares = "always"
@@ -65,7 +65,7 @@ class Spread(Tensor):
     @array.setter
     def array(self, data: Any) -> None:
         _array.__set__(self, data)
-        self.few = self.spread = None   # whoever has the array may change it
+        self.few = self.spread = None   # a holder of the array may change it
 
 
 class Extremes(Tensor):

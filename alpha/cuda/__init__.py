@@ -130,7 +130,7 @@ class CudaBackend:
     def address(self, x: Array) -> int:
         self.forget([x])
         backlog.close()
-        x.derive().visible = True  # whoever knows the address may write
+        x.derive().visible = True  # a program that knows the address may write
         return x.ptr
 
     wrap = staticmethod(memory.wrap)

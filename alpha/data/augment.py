@@ -1,4 +1,4 @@
-"""What --augment asks for; `alpha.ops.augment_images` and the other ops of alpha/ops/augment.py do it."""
+"""The settings of --augment; `alpha.ops.augment_images` and the other ops of alpha/ops/augment.py do it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from alpha.random import STREAMS, random_bits
 LARGEST = 64
 AHEAD = 2048    # images whose rows are made at once
 Edge = Annotated[int, Whole(0, high=LARGEST)]
-DEFAULT_SIZES = {"crop": 4, "flip": 1, "altflip": 1, "cutout": 16}  # what an item of --augment means without "=size"
+DEFAULT_SIZES = {"crop": 4, "flip": 1, "altflip": 1, "cutout": 16}  # of an item of --augment without "=size"
 
 
 @dataclass(frozen=True)
 class Augment:
-    """What happens to a training image: first `steps`, then crop, flip, cutout and altflip, in this order.
+    """The changes of a training image: first `steps`, then crop, flip, cutout and altflip, in this order.
 
     Args:
         crop: pad with `crop` black pixels on each side and cut the original size out at random.  0 = off.
@@ -37,13 +37,13 @@ class Augment:
             image.  0 = off.
         altflip: mirror half of the images, drawn once, in even epochs and the other half in odd ones, last of all.
         steps: more of them, in their order, on the whole image: names with settings, "randaugment(n=2,m=9),grey=0.1",
-            or augmentations, or a list of such; docs/augmentation.md has them all. mixup and cutmix come last, wherever
-            they stand: they join images that are normalised.
+            or augmentations, or a list of such; docs/how_to/augmentation.md has them all. mixup and
+            cutmix come last, wherever they stand: they join images that are normalised.
         mask_fill: value of the pixels that crop and steps let into a map that goes with the images (a mask): both
             refuse maps without it. -100 is the label that cross_entropy leaves out. Maps are moved, not coloured.
         boxes: the number of the part of a batch that has boxes, 1 for the one behind the images: left, top, right and
-            bottom in pixels, shape (K, 4). They become the boxes around what moves, within the image; one that has left
-            it is empty. 0 = there is none.
+            bottom in pixels, shape (K, 4). They become the boxes around the moved corners, within the image; a box
+            that has left it is empty. 0 = there is none.
 
     Raises:
         ArgumentError, ConfigError: a size is no int from 0 to 64, a switch no bool, flip and altflip are both on, or
@@ -99,10 +99,10 @@ class Augment:
 
     @staticmethod
     def of(given: Any, where: str = "augment") -> Augment:
-        """Returns an Augment of what settings take: a text, a list of texts and augmentations, an Augment, or None.
+        """Returns an Augment of a setting: a text, a list of texts and augmentations, an Augment, or None.
 
         Args:
-            where: what messages name.
+            where: the name in messages.
         Raises ConfigError.
         """
         if given is None:
@@ -119,15 +119,15 @@ class Augment:
 
     @property
     def mixing(self) -> tuple[Mixing, ...]:
-        """Those of `steps` that join images, one of which each image gets."""
+        """The `steps` that join images; each image gets one of them."""
         return tuple([step for step in self.steps if isinstance(step, Mixing)])
 
     def applied(self, images: Tensor, index: Tensor, mean: Tensor, std: Tensor, numbers: np.ndarray, key: Tensor | None,
                 *, seed: int, epoch: int, rows: np.ndarray | None = None) -> Tensor:
-        """Returns what ops.augment_images makes of images, mirrored in turn with altflip.
+        """Returns images changed by ops.augment_images, mirrored in turn with altflip.
 
         Args:
-            numbers: of the images in the data set, on the host; the other arguments are those of the op.
+            numbers: of the images in the data set, on the host; the other arguments are the op's.
             rows: of these images, where they are made already.
         """
         if self.pixels:
@@ -150,7 +150,7 @@ class Augment:
 
     @property
     def pixels(self) -> tuple[tuple[int, Augmentation], ...]:
-        """Those of `steps` that change an image by itself, with their places."""
+        """The `steps` that change an image by itself, with their places."""
         return tuple([(place, step) for place, step in enumerate(self.steps) if not step.mixes])
 
     @property
@@ -226,7 +226,7 @@ class Augment:
 
     def moved_boxes(self, boxes: np.ndarray, numbers: np.ndarray, hw: tuple[int, int], *, seed: int, epoch: int
                     ) -> np.ndarray:
-        """Returns the boxes around what becomes of boxes where the images of these numbers move.
+        """Returns the boxes around moved boxes, where the images of these numbers move.
 
         Args:
             boxes: left, top, right, bottom in pixels.  Shape (B, K, 4).

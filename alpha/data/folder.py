@@ -23,7 +23,7 @@ class ImageFolder:
 
     Args:
         root: the folder of folders; their sorted names are the classes. A class may have folders inside, and links to
-            pictures and folders. What has a name that begins with a dot is left out.
+            pictures and folders. Names that begin with a dot are left out.
         size: (height, width) of every image: it is scaled until it covers that, and cut out of the middle. None: as
             it is, for pictures of one size.
     Attributes:
@@ -66,7 +66,7 @@ class ImageFolder:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Returns what a folder has, by name, without hidden names.  Raises DataError for a link that leads nowhere."""
+    """Returns the entries of a folder, by name, without hidden names.  Raises DataError for a dead link."""
     with os.scandir(folder) as found:
         entries = sorted((entry for entry in found if entry.name[0] != "."), key=lambda entry: entry.name)
     for entry in entries:

@@ -16,7 +16,7 @@ Array = np.ndarray
 
 
 class Forms:
-    """What is done to batches of a form.  Raises for a setting that would have no effect, or a wrong one.
+    """The work on batches of a form.  Raises for a setting that would have no effect, or a wrong one.
 
     Images are the first part of a batch: 8 bits of shape (N, H, W, C) or (N, H, W), or floats of (N, H, W, C). Maps are
     parts behind images whose first axes are the images' height and width.

@@ -93,10 +93,10 @@ class Images:
                 balance: bool = False) -> Iterator[Batch]:
         """Yields the batches of one epoch, from `start_step` on.
 
-        The order is a function of (seed, epoch), and the augmentation of an image one of (seed, epoch, its index): what
-        an image looks like depends neither on batch_size nor on start_step.
+        The order is a function of (seed, epoch), and the augmentation of an image one of (seed, epoch, its index): the
+        changes of an image depend neither on batch_size nor on start_step.
         Args:
-            augment: what happens to the images before they are normalised; None is nothing.
+            augment: the changes of images before they are normalised; None is nothing.
             shuffle: False visits the images in order, for evaluation.
             drop_last: leaves out a last batch that is not full.
             balance: draws each class equally often, with repetition, as many images as there are.
@@ -128,7 +128,7 @@ class Images:
             seed, epoch, augment: as in `batches`.
             rows: of these images, from `Augment.rows_ahead`; None makes them.
         Returns:
-            what `batches` yields.
+            tensors as `batches` yields them.
         Raises:
             ConfigError: if augment has a mask_fill; DataError: if it does not know images of so many channels.
         """
@@ -149,7 +149,7 @@ class Images:
 
 
 def resident(a: np.ndarray, device: str) -> Tensor:
-    """Returns an array as a tensor on a device, without a copy on the CPU: nobody writes to it."""
+    """Returns an array as a tensor on a device, without a copy on the CPU: it is not written to."""
     if get_backend(device).name == "cpu":
         return Tensor(np.ascontiguousarray(a), a.shape, DTYPES[a.dtype.name], DEVICES["cpu"])
     return tensor(a, device=device)

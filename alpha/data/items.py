@@ -19,7 +19,7 @@ def as_array(value: Any) -> np.ndarray:
     Pictures of Pillow and arrays are (H, W, C) or (H, W). Tensors of PyTorch with three axes are (C, H, W) by its
     habit, and turned. float64 becomes float32, integers except uint8 become int64.
     Raises:
-        DataError: an integer is above those of int64.
+        DataError: an integer is too large for int64.
     """
     if type(value) is np.ndarray and value.dtype in AS_THEY_ARE and value.ndim:
         return value
@@ -38,7 +38,7 @@ def in_dtype_of_batches(a: np.ndarray) -> np.ndarray:
     """Returns integers as int64, floats of more than 32 bits as float32, in the machine's order of bytes.
 
     Raises:
-        DataError: an integer is above those of int64.
+        DataError: an integer is too large for int64.
     """
     if a.dtype.kind in "iu":
         if a.dtype.kind == "u" and a.dtype.itemsize == 8 and a.size and a.max() > np.iinfo(np.int64).max:
@@ -51,14 +51,14 @@ def in_dtype_of_batches(a: np.ndarray) -> np.ndarray:
 
 
 def remedy(dtype: np.dtype[Any]) -> str:
-    """Returns what to do about elements that are no numbers."""
+    """Returns the help for elements that are no numbers."""
     if dtype.kind in "USO":
         return "number the classes from 0: classes, numbers = np.unique(names, return_inverse=True)"
     return "convert them to numbers"
 
 
 def fetched(where: str, data: Any, index: int) -> Sequence[Any]:
-    """Returns one item, a tuple or a list.  Raises DataError, which says which one, for what goes wrong."""
+    """Returns one item, a tuple or a list.  Raises DataError, with the item's number, for any error."""
     try:
         found = data[index]
     except Exception as error:
@@ -77,12 +77,12 @@ def fetched(where: str, data: Any, index: int) -> Sequence[Any]:
 
 
 def as_arrays(where: str, found: Sequence[Any], index: int) -> tuple[np.ndarray, ...]:
-    """Returns the parts of an item as arrays.  Raises DataError for one that is none."""
+    """Returns the parts of an item as arrays.  Raises DataError for a part that is none."""
     return tuple([as_numbers(where, part, k, index) for k, part in enumerate(found)])
 
 
 def as_numbers(where: str, part: Any, k: int, index: int) -> np.ndarray:
-    """Returns part k of an item as an array.  Raises DataError for one that is none."""
+    """Returns part k of an item as an array.  Raises DataError for a part that is none."""
     try:
         a = as_array(part)
     except DataError:
@@ -116,7 +116,7 @@ def stack(where: str, items: Sequence[Sequence[Any]], index: Any) -> list[np.nda
 def _column(values: Sequence[Any]) -> np.ndarray | None:
     """Returns one part of all items, where it is of the kinds that most data sets have; else None.
 
-    As threads take turns at what is done in Python, the fewer steps each item takes, the better.
+    As threads take turns at Python, the fewer steps each item takes, the better.
     """
     first = values[0]
     kind = type(first)

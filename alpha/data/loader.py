@@ -44,12 +44,13 @@ class DataLoader:
             picture of Pillow is turned as EXIF says; palettes and CMYK become RGB, black and white 0 and 255. Of a
             Dataset the training images are taken; its mean and std are passed by name.
         batch_size: items of a batch; the last one may be smaller.
-        shuffle: whether the order is random; else that of the data.
+        shuffle: whether the order is random; else the data's.
         drop_last: whether a last batch that is not full is left out.
         seed: of order, augmentation and `rng`; nothing else depends on it.
         augment: of images of 8 bits: "crop=4,flip,randaugment", a list of such names, an Augment, or None. A crop of
             images with masks needs Augment(crop=4, mask_fill=-100), as it lets pixels from outside into both. With
-            mixup or cutmix targets are probabilities of the classes, (B, classes), float32; docs/augmentation.md.
+            mixup or cutmix targets are probabilities of the classes, (B, classes), float32:
+            docs/how_to/augmentation.md.
         mean, std: of each channel, a number stands for all; for images of 8 bits in units of 255, 0 to 1.
         weights: one number for each item: how often it is drawn beside others, with repetition; an epoch has as many
             items as there are. An item that is drawn twice in an epoch is augmented alike. None: each comes once.
@@ -253,7 +254,7 @@ def _source(data: Any) -> tuple[Any, int]:
 
 
 def _array(k: int, a: Any) -> np.ndarray:
-    """Returns part k of the data as an array of numbers.  Raises DataError for one that is none."""
+    """Returns part k of the data as an array of numbers.  Raises DataError for a part that is none."""
     try:
         found = a if isinstance(a, np.ndarray) else np.asarray(a.detach().numpy() if isinstance(a, Tensor) else a)
     except Exception as error:  # lists of unequal lengths, tensors of others that need a gradient, ...

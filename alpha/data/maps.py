@@ -74,7 +74,7 @@ def stepped(maps: Array, rows: Array, fill: Any) -> Array:
 
 
 def boxes_of_steps(boxes: Array, rows: Array) -> Array:
-    """Returns the boxes around what steps make of boxes.
+    """Returns the boxes around boxes that steps have moved.
 
     Args:
         boxes: left, top, right, bottom, in pixels.  Shape (B, K, 4), float64.
@@ -101,7 +101,7 @@ def boxes_moved(boxes: Array, numbers: Array, hw: tuple[int, int], *, seed: int,
 
 
 def boxes_mirrored(boxes: Array, which: Array, hw: tuple[int, int]) -> Array:
-    """Returns boxes (B, K, 4), those of some images mirrored left to right."""
+    """Returns boxes (B, K, 4), mirrored left to right in some images."""
     there = np.stack([hw[1] - boxes[..., 2], boxes[..., 1], hw[1] - boxes[..., 0], boxes[..., 3]], -1)
     return np.where(which[:, None, None], there, boxes)
 

@@ -24,7 +24,7 @@ Lengths = Annotated[Sequence[float], Many(Kind(), text="a list of numbers of ite
 
 
 def _checked_data(where: str, data: Any) -> Any:
-    """Returns data that has items.  Raises DataError for what has none, and for a tuple of arrays."""
+    """Returns data that has items.  Raises DataError for data without, and for a tuple of arrays."""
     if isinstance(data, tuple):
         raise DataError(message(where, f"data is a tuple of {len(data)}, whose items are not those of the arrays in it",
                                 "pass TensorDataset(images, labels)"))
@@ -39,7 +39,7 @@ def _checked_data(where: str, data: Any) -> Any:
 
 
 def _as_array(where: str, a: Any) -> np.ndarray:
-    """Returns a tensor or what NumPy makes of it as an array.  Raises DataError for lists of unequal lengths."""
+    """Returns a tensor, or data that NumPy reads, as an array.  Raises DataError for lists of unequal lengths."""
     try:
         return a.detach().numpy() if isinstance(a, Tensor) else np.asarray(a)
     except ValueError:
@@ -149,8 +149,8 @@ def random_split(dataset: Any, lengths: Lengths, seed: Seed = 0) -> list[Subset]
 
     Args:
         dataset: any object with __len__ and __getitem__.
-        lengths: numbers of items that add up to all, or shares that add up to 1: then what rounding down leaves over
-            goes to the first parts, one each.
+        lengths: numbers of items that add up to all, or shares that add up to 1: then the items that rounding down
+            leaves over go to the first parts, one each.
         seed: of the order; the same seed gives the same parts.
     Raises:
         ArgumentError: the lengths do not add up.  DataError: for a tuple of arrays.

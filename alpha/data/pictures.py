@@ -61,7 +61,7 @@ def read(path: Path, size: tuple[int, int] | None, channels: int = 3, where: str
 
 
 def of_array(where: str, a: Any, size: tuple[int, int], channels: int) -> np.ndarray:
-    """Returns an array or a picture of Pillow as `read` returns what is in a file.  Raises DataError.
+    """Returns an array or a picture of Pillow in the form in which `read` returns a file.  Raises DataError.
 
     Args:
         a: (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), uint8: grey, colours, colours and transparency.

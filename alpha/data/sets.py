@@ -147,7 +147,7 @@ def statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Entry(NamedTuple):
-    """What the registry knows of a data set before it is loaded."""
+    """A data set in the registry, before it is loaded."""
 
     read: Callable[..., Any]
     augment: str
@@ -161,10 +161,10 @@ DATASETS: dict[str, Entry] = {}
 def register_dataset(read: Any = None, *, augment: str = "none") -> Any:
     """Registers a function that returns a Dataset, or its parts (train, test), as a data set of its name.
 
-    It gets those of data_dir (a Path or None), download and seed that it takes, and of image_size (an int) and skip_bad
-    where they are given. See Dataset.of for the parts.
+    It gets data_dir (a Path or None), download and seed where it takes them, and image_size (an int) and skip_bad
+    where they are given, too. See Dataset.of for the parts.
     Args:
-        augment: what happens to the training images, if --augment does not say.
+        augment: the changes of training images, if --augment does not say.
     """
     Augment.parse(augment)
     return decorator(DATASETS, "register_dataset", "a data set", read, lambda thing: Entry(thing, augment, thing))
@@ -207,7 +207,7 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = True, s
 
 
 def _register_all(name: str) -> None:
-    """Imports what registers data sets: alpha's, and those of the training program beside it if they are asked for."""
+    """Imports modules that register data sets: alpha's, and the training program's if they are asked for."""
     import_module("alpha.data.public")
     beside = Path(__file__).parents[2] / "train" / "data.py"
     if name not in DATASETS and beside.is_file():

@@ -30,7 +30,7 @@ class ImageTable:
     Args:
         path: the CSV file. Its first row has names: path (or file, filename, image), label (or class, target), and, if
             there is one, split. Without names the first two columns are the path and the label.
-        root: the folder that paths are relative to; default that of the file.
+        root: the folder that paths are relative to; default the file's.
         size: (height, width) of every image, as of ImageFolder; None: as it is.
         split: which rows are taken: "train", or "test", which "val" and "validation" are too; None: all.
     Attributes:

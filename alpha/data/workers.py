@@ -23,11 +23,11 @@ Job = tuple[int, np.ndarray]  # an epoch, and the numbers of the items
 
 
 class Work:
-    """What is done for a batch: items are read, transformed and stacked.
+    """The work on a batch: items are read, transformed and stacked.
 
     Args:
         data: a tuple of arrays, or an object with __getitem__.
-        transform: of the first part of an item; one that takes `rng` gets a generator for (seed, epoch, item).
+        transform: of the first part of an item; a transform that takes `rng` gets a generator for (seed, epoch, item).
     """
 
     def __init__(self, data: Any, transform: Callable[..., Any] | None, seed: int) -> None:
@@ -127,7 +127,7 @@ def _do(job: Job) -> list[np.ndarray]:
 
 
 class Workers:
-    """Does the work of batches ahead of whoever reads them.
+    """Does the work of batches ahead of their reader.
 
     Args:
         count: how many threads or processes; 0: the caller alone, when it asks.
@@ -140,7 +140,7 @@ class Workers:
         self.pool: Executor | None = None
 
     def results(self, jobs: Sequence[Job]) -> Iterator[list[np.ndarray]]:
-        """Yields what becomes of each job, in their order.  Raises DataError."""
+        """Yields the result of each job, in their order.  Raises DataError."""
         if not self.count:
             yield from map(self.work, jobs)
             return

@@ -6,7 +6,7 @@
     loss.backward()                                 # .grad is the mean over all ranks
     optimizer.step()
 
-Needs mpi4py and an MPI library (extra "dist"). docs/distributed.md has the commands.
+Needs mpi4py and an MPI library (extra "dist"). docs/how_to/distributed.md has the commands.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The ranks of a run, and what they tell each other: collectives on tensors, agreement, parts of a batch."""
+"""The ranks of a run, and their communication: collectives on tensors, agreement, parts of a batch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Communicator:
 
     @property
     def engine(self) -> str:
-        """What moves tensors of `device`."""
+        """The engine that moves tensors of `device`."""
         if self.size == 1:
             return "none"
         return "nccl" if self._nccl else "mpi" if self.device == "cpu" else "mpi through host memory"
@@ -139,7 +139,7 @@ class Communicator:
     # ---- facts -------------------------------------------------------------------------------------------------------
 
     def gather(self, fact: T) -> list[T]:
-        """Returns a fact of each rank, by rank: what JSON has, as numbers, texts, lists and dicts."""
+        """Returns a fact of each rank, by rank: a value for JSON, as numbers, texts, lists and dicts."""
         if self._queue is None:
             return [fact]
         queue = self._queue
@@ -168,7 +168,7 @@ class Communicator:
         """For a block of work that other ranks may wait for longer than for a step: reading data, saving, testing.
 
         Args:
-            doing: what it is, in words, for the message of a rank that fails there.
+            doing: the work, in words, for the message of a rank that fails there.
         """
         return self.beacon.long(doing)
 
@@ -180,7 +180,7 @@ class Communicator:
         return self.rank * rows // self.size, (self.rank + 1) * rows // self.size
 
     def another(self) -> Communicator:
-        """Returns a communicator of the same ranks whose collectives neither wait for those of this one nor hold them
+        """Returns a communicator of the same ranks whose collectives neither wait for this one's nor hold them
         up.  All ranks call it."""
         if self._queue is None:
             return self
@@ -248,7 +248,7 @@ class Communicator:
         return self._watch is not None and self._watch.failed(text)
 
     def finish(self) -> None:
-        """Waits for all ranks, and ends what `init` has begun: to be called once, by all of them."""
+        """Waits for all ranks, and undoes `init`: to be called once, by all of them."""
         if self._comm is None:
             return
         with self.long("ending"):

@@ -45,7 +45,7 @@ class Bucket:
 class DataParallel(Module):
     """A module whose gradients are, after `backward`, the mean over the ranks of `comm`.
 
-    Parameters and buffers become those of rank 0 when it is made. The mean is taken of what `.grad` has then, so
+    Parameters and buffers become rank 0's when it is made. The mean is taken of `.grad` as it is then, so
     gradients that were accumulated under `no_sync` take part. A parameter without a gradient on one rank counts as 0
     there; without one on all ranks it stays without. Hooks of parameters see the mean.
     Args:
@@ -54,7 +54,7 @@ class DataParallel(Module):
         bucket_mib: size of a bucket in MiB.
         wire: None: gradients travel in their dtype; "float16" or "bfloat16": float32 gradients travel in 16 bits,
             rounded before they are added. "bfloat16" needs a GPU.
-    Shape: that of the module.
+    Shape: the module's.
     Raises:
         ConfigError: the modules of the ranks have other names, shapes or dtypes of parameters, or a setting is wrong.
     """
@@ -96,7 +96,7 @@ class DataParallel(Module):
     def weigh(self, rows: Count, total: Count) -> None:
         """Says that this rank's losses are from now on means over `rows` of the `total` samples of a batch.
 
-        Gradients are weighted so that they become those of the mean over the whole batch. Without it all ranks count
+        Gradients are weighted so that they become the gradients of the mean over the whole batch. Without it all ranks count
         alike.
         """
         self._reducer.share = rows / total
@@ -117,7 +117,7 @@ class Reducer:
 
     def __init__(self, module: Module, comm: Communicator, bucket_mib: float, wire: str | None) -> None:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        self.comm = comm.another()      # buckets are not to hold up what runs in between
+        self.comm = comm.another()      # buckets are not to hold up other collectives
         self.params = [p for _, p in named]
         self.index = {id(p): k for k, p in enumerate(self.params)}
         self.bucket_nbytes, self.wire, self.syncs = max(1, round(bucket_mib * MIB)), wire, True

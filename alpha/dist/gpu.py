@@ -26,7 +26,7 @@ def device_count() -> int:
 
 
 def bus_id() -> str:
-    """Returns what tells the GPU of this process apart from others of its machine: its PCI address."""
+    """Returns the PCI address of this process's GPU, which tells it apart from others of its machine."""
     from alpha.cuda.runtime.context import context
     try:
         return str(context.driver.Device(context.index).pci_bus_id())

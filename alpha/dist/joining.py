@@ -28,7 +28,7 @@ def init(device: str = "cpu") -> Communicator:
     """Joins this process to those that were started with it, and returns their communicator.
 
     mpirun, srun and torchrun say in variables which rank a process is; without any of them there is one rank, and
-    nothing of MPI is loaded. A second call returns what the first has made. Where several ranks share a machine,
+    nothing of MPI is loaded. A second call returns the first one's result. Where several ranks share a machine,
     `alpha.config.num_threads` becomes a rank's share of its cores, unless ALPHA_NUM_THREADS is set.
     Args:
         device: "cpu", or "cuda": the GPU of the rank's number on its machine, by turns where there are fewer GPUs.

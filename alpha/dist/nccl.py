@@ -7,7 +7,7 @@ A collective begins when x is written, beside later kernels; `wait` makes the co
 unique id of a communicator travels by MPI.
 
 Bits: NCCL adds in an order that depends on its algorithm and protocol, and on the number of ranks. Two runs have the
-same bits where NCCL_ALGO and NCCL_PROTO are fixed (docs/distributed.md).
+same bits where NCCL_ALGO and NCCL_PROTO are fixed (docs/how_to/distributed.md).
 Source: NVIDIA, NCCL's API documentation and the names and numbers of nccl.h.
 """
 
@@ -76,7 +76,7 @@ class Engine:
     """NCCL's communicator of the ranks, and its stream.
 
     Args:
-        library: what `load` returned.
+        library: as `load` returned it.
         comm: the ranks, by which the unique id travels.
     Raises:
         DeviceError: NCCL refuses.
@@ -122,11 +122,11 @@ class Engine:
 
     def _begun(self, x: Tensor, shape: tuple[int, ...], arguments: Callable[[int, int], tuple[Any, ...]]
                ) -> Callable[[], Tensor]:
-        """Starts a collective as soon as x is written; what is returned has the compute stream wait for its end."""
+        """Starts a collective as soon as x is written; the function returned has the compute stream wait for its end."""
         if memory.recorder:
             raise memory.recorder.refusal("ranks exchange a tensor")
         source, out = x.array, memory.empty(shape, x.dtype)
-        address = source.ptr    # writes what waits for a reader
+        address = source.ptr    # writes an array that waits for a reader
         backlog.run()
         if x.numel():
             self._stream.wait_for_event(memory.event().record(context.stream))

@@ -89,7 +89,7 @@ class _Rank:
             self.connection.sendall(line.encode() + b"\n")
 
     def answer(self, line: str, table: dict[str, str]) -> None:
-        """Answers a command; `table` is what ranks have told so far."""
+        """Answers a command; `table` has the values that ranks have put so far."""
         words = dict(word.partition("=")[::2] for word in line.split(" ") if "=" in word)
         command, key = words.get("cmd"), words.get("key", "")
         if command == "put":

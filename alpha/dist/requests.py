@@ -1,6 +1,6 @@
 """Collectives of MPI on NumPy arrays: non-blocking, in a fixed order of sums, waited for without burning a core.
 
-A sum is made of two collectives that move bytes, so the order of its terms is that of the ranks whatever the MPI
+A sum is made of two collectives that move bytes, so the order of its terms is the ranks', whatever the MPI
 library, its version or the network:
 
     every rank gets its piece of the array from all ranks   (all-to-all)
@@ -46,7 +46,7 @@ class Pending:
             return None
 
     def advance(self) -> bool:
-        """Goes on as far as what has arrived allows, and tells whether that is the end."""
+        """Goes on as far as messages have arrived, and tells whether that is the end."""
         while not self.done and self._request.Test():
             self._request = self._next()
         return self.done
@@ -65,7 +65,7 @@ class Queue:
     ranks, only the oldest collective goes on to its second part, in a communicator of its own.
     Args:
         comm: of mpi4py.
-        check: called now and then while the process waits; what it raises ends the wait.
+        check: called now and then while the process waits; an error that it raises ends the wait.
     """
 
     def __init__(self, comm: Any, check: Callable[[], None] = lambda: None) -> None:

@@ -62,14 +62,14 @@ class Slices:
         self._slices = [_Slice(self, self.comm.rank * self.local + k) for k in range(self.local)]
 
     def bounds(self, rows: int, k: int) -> tuple[int, int]:
-        """Returns which rows of a batch are those of slice k: from the first number to before the second."""
+        """Returns the rows of a batch in slice k: from the first number to before the second."""
         return k * rows // self.count, (k + 1) * rows // self.count
 
     def run(self, function: Callable[[int, int], Any], rows: int) -> list[Any]:
         """Returns function(first, last) for each slice of this rank, in their order.
 
         Args:
-            function: computes the rows first to before last of a batch; its random numbers are those of these rows.
+            function: computes the rows first to before last of a batch; its random numbers belong to these rows.
             rows: of the whole batch, at least one for each slice.
         Raises:
             ConfigError: there are fewer rows than slices.
@@ -158,7 +158,7 @@ class _Slice:
         self._state = random.get_state()
 
     def exchange(self, row: Tensor) -> Tensor:
-        """Offers a row, and returns those of all slices; called in the thread."""
+        """Offers a row, and returns the rows of all slices; called in the thread."""
         self.offered = row
         self._back.release()
         self._go.acquire()
@@ -184,12 +184,12 @@ def _branch(parts: list[Tensor]) -> Tensor:
 
 
 def joins() -> bool:
-    """Tells whether a batch has other parts than the one that this thread computes."""
+    """Tells whether a batch has other parts than this thread's."""
     return _here.slice is not None or world().size > 1
 
 
 def leads() -> bool:
-    """Tells whether this thread computes the first part of its rank: it changes what the parts share."""
+    """Tells whether this thread computes the first part of its rank: it changes the state that the parts share."""
     s = _here.slice
     return s is None or s.number % s.slices.local == 0
 

@@ -30,7 +30,7 @@ LOW = 4096      # counts travel as two numbers, high * LOW + low, each exact in 
 
 
 class SyncBatchNorm(BatchNorm2d):
-    """BatchNorm2d whose statistics in training are those of the parts of a batch on all ranks together.
+    """BatchNorm2d whose statistics in training are of the whole batch, on all ranks together.
 
     In inference, and with one rank, it is BatchNorm2d. The loss of each rank is to be a mean over its samples.
     Args: as BatchNorm2d.

@@ -1,4 +1,4 @@
-"""A rank that has died or hangs ends the others: each rank tells a server that it lives, and what it waits for.
+"""A rank that has died or hangs ends the others: each rank tells a server that it lives, and which collective it waits for.
 
 Rank 0 starts the server, this file, as a process of its own: a launcher that sees a rank die kills the ranks at once,
 and the server then still says which one it was. A thread of each rank sends a line every BEAT_S over TCP: the
@@ -40,12 +40,12 @@ FAILED = 1          # status of the processes that are ended
 
 
 class Beacon:
-    """What a rank tells of itself; the main thread writes, the thread of the beats reads.
+    """The state that a rank tells of itself; the main thread writes, the thread of the beats reads.
 
     Attributes:
         arrived: collectives that the rank has come to.
         since: when it began to wait for the present one, time.monotonic(); 0 while it computes.
-        doing: what it does, in words.
+        doing: its work, in words.
         busy: of how many blocks of `long` work it is inside: reading data, compiling kernels, saving.
         starting: until its first step has ended.
     """
@@ -71,7 +71,7 @@ class Beacon:
 
 
 class Member:
-    """What the server knows of a rank."""
+    """A rank, as the server knows it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection, self.rest = connection, b""
@@ -95,7 +95,7 @@ class Member:
 
 
 def verdict(members: list[Member], now: float) -> str | None:
-    """Returns which rank has gone silent or hangs, with what is known of it; None as long as all is well."""
+    """Returns which rank has gone silent or hangs, with its last state; None as long as all is well."""
     living = [m for m in members if not m.gone and m.rank >= 0]
     for m in living:
         if now - m.heard > SILENT_S:
@@ -157,7 +157,7 @@ class Server:
             len(known) == self.size or time.monotonic() - self.since > JOIN_S)
 
     def _hear(self, member: Member, selector: selectors.BaseSelector) -> bool:
-        """Takes what a rank says, and returns whether it has died."""
+        """Takes the lines of a rank, and returns whether it has died."""
         lines = member.read()
         for line in lines or ():
             if "hello" in line:
@@ -196,7 +196,7 @@ class Watch:
     Args:
         rank: number of this rank.
         addresses: where the server may be reached, tried in this order.
-        beacon: what is told.
+        beacon: the state to tell.
         end: called with the reason when the run is to end.
     """
 
@@ -272,7 +272,7 @@ def _connected(addresses: list[tuple[str, int]]) -> socket.socket:
 
 
 def end_process(rank: int) -> Callable[[str], None]:
-    """Returns what ends this process, once the server has said why; where the server is lost, this rank says so."""
+    """Returns a function that ends this process, once the server has said why; where the server is lost, this rank says so."""
     def end(why: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             if not why:

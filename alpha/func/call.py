@@ -16,8 +16,8 @@ def functional_call(module: Any, parameters: Any, args: Any = (), kwargs: Any = 
     """Returns module(*args, **kwargs) with other tensors in the place of its parameters and buffers, for this call.
 
     Args:
-        module: a Module, which has its own tensors again afterwards. What forward does to a buffer in place, it does to
-            the tensor that is given.
+        module: a Module, which has its own tensors again afterwards. A change of a buffer in place is made to the
+            tensor that is given.
         parameters: tensor by path, as of dict(module.named_parameters()); or a tuple of such dicts. They may be
             computed, and have gradients.
         args: a tuple of arguments, or one tensor.

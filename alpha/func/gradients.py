@@ -24,7 +24,7 @@ class _Level:
     """One differentiation: tensors that stand for the arguments, each a name of its own in the graph.
 
     Where an argument is in the graph already, of an outer differentiation say, its stand-in is a copy of it there, so
-    that the outer one sees through this one, and this one counts what reads the stand-in alone.
+    that the outer one sees through this one, and this one counts readers of the stand-in alone.
     """
 
     def __init__(self, given: list[Tensor]) -> None:
@@ -52,7 +52,7 @@ class _Level:
 
 
 def _reads_others(t: Tensor, mine: set[int]) -> bool:
-    """Tells whether a leaf that requires a gradient, other than those of `mine`, is in the graph of t."""
+    """Tells whether a leaf that requires a gradient, and is not in `mine`, is in the graph of t."""
     if t._node is None:
         return id(t) not in mine
     waiting, seen = [t._node[0]], set()
@@ -165,7 +165,7 @@ def vjp(f: Function, *primals: Any, has_aux: bool = False) -> Any:
         primals: its arguments.
         has_aux: whether f returns (result, anything else), which is then the third of the results.
     Raises:
-        ArgumentError: an argument, or what the function is called with, does not fit.
+        ArgumentError: an argument, of this call or of the function's, does not fit.
     The gradients are a tuple, one for each argument.
     """
     on = grad_enabled()

@@ -51,7 +51,7 @@ def vmap(f: Callable[..., Any], in_dims: Any = 0, out_dims: int = 0) -> Callable
             share the argument.
         out_dims: the axis along which the results lie.
     Raises:
-        ArgumentError: in_dims does not fit the arguments, or f returns what is no tensor.
+        ArgumentError: in_dims does not fit the arguments, or f returns another value than tensors.
         ShapeError: an axis does not exist, batches differ in length, or there is no sample.
     f is called once for each sample, so this is for functions that take no batch, such as per-sample gradients; ops
     and layers take batches themselves, in one call. Draws, as of dropout, are made for each sample anew.

@@ -10,7 +10,7 @@ from alpha.core.tensor import Tensor
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Yields what a tree of tuples, lists and dicts holds, in order."""
+    """Yields the leaves of a tree of tuples, lists and dicts, in order."""
     if isinstance(tree, dict):
         for value in tree.values():
             yield from leaves(value)
@@ -48,7 +48,7 @@ def tensors(where: str, what: str, tree: Any, floats: bool = True) -> list[Tenso
 
 
 def check_like(where: str, what: str, given: Any, wanted: list[Tensor]) -> list[Tensor]:
-    """Returns the tensors of a tree.  Raises ArgumentError unless their shapes are those of others."""
+    """Returns the tensors of a tree.  Raises ArgumentError unless their shapes equal the wanted tensors'."""
     found = tensors(where, what, given)
     if [t.shape for t in found] != [t.shape for t in wanted]:
         raise ArgumentError(message(where, f"{what} has shapes {[t.shape for t in found]}, "

@@ -47,7 +47,7 @@ TENSOR = {
     "mode": "np.unique(x.numpy(), return_counts=True)",
     **{f"arc{name}": f"x.a{name}(...)" for name in ("sin", "cos", "tan", "tan2")},
     **dict.fromkeys(("asinh", "acosh", "atanh", "searchsorted", "tril_indices"),
-                    "NumPy's, of x.numpy(), or an op of your own: docs/add_a_layer.md"),
+                    "NumPy's, of x.numpy(), or an op of your own: docs/how_to/add_a_layer.md"),
 }
 
 TOP = {
@@ -64,7 +64,7 @@ TOP = {
     "float": "alpha.float32", "half": "alpha.float16", "multiprocessing": "the module of Python",
     "set_num_threads": _THREADS, "get_default_dtype": "float32, always",
     "is_tensor": "isinstance(x, alpha.Tensor)", "contiguous_format": "leave it out: elements lie in the order of "
-    "indices", "backends": "alpha.config, and the variables of docs/env_vars.md",
+    "indices", "backends": "alpha.config, and the variables of docs/reference/env_vars.md",
     "autograd": "alpha.grad, alpha.Function, @alpha.op, alpha.detect_anomaly", "no_grad_": "alpha.no_grad()",
     "is_grad_enabled": "alpha.grad_enabled()", "int8": "alpha has uint8, int32 and int64",
     "int16": "alpha has uint8, int32 and int64", "complex64": "there are no complex numbers",
@@ -72,7 +72,7 @@ TOP = {
     "as_tensor": "alpha.tensor(values), which copies; alpha.from_dlpack(array) shares",
     "concatenate": "alpha.concat(xs, axis)", "kron": "np.kron(x.numpy(), y.numpy())",
     "set_grad_enabled": "with alpha.no_grad(): or alpha.enable_grad():",
-    "fft": "np.fft of x.numpy()", "distributed": "alpha.dist, after alpha.dist.init(): docs/distributed.md",
+    "fft": "np.fft of x.numpy()", "distributed": "alpha.dist, after alpha.dist.init(): docs/how_to/distributed.md",
     "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": _THREADS,
     "log_softmax": "alpha.nn.functional.log_softmax(x, dim), x.log_softmax(dim)", "inf": 'float("inf")',
     "nan": 'float("nan")', "pi": "math.pi", "swapaxes": "x.swapaxes(a, b)", "add": "x + y", "sub": "x - y",
@@ -188,7 +188,7 @@ DIST = {"init_process_group": "alpha.dist.init()", "get_rank": "alpha.dist.world
         "broadcast": "alpha.dist.world().broadcast(x, root=0), which returns the tensor"}
 
 TRAINING = {"train": "alpha.training.fit(model, train, val)", "EarlyStopping": "a Callback whose on_epoch calls "
-            "run.stop(): docs/train_your_own.md", "ModelCheckpoint": "a Callback, and alpha.save(model, path)"}
+            "run.stop(): docs/tutorial/train_your_own.md", "ModelCheckpoint": "a Callback, and alpha.save(model, path)"}
 
 TESTING = dict.fromkeys(("assert_close", "assert_allclose"), "alpha.testing.assert_equal_at(actual, expected, "
                         "rtol=1e-5, atol=1e-6)")
@@ -230,9 +230,9 @@ PLACES = (("alpha", "alpha.{}"), ("alpha.nn.functional", "alpha.nn.functional.{}
 CLASSES = (("alpha", "Tensor", "x.{}(...)"), ("alpha.nn", "Module", "model.{}(...)"),
            ("alpha.optim", "Optimizer", "optimizer.{}(...)"))
 NEW = {     # where -> how something of one's own is made
-    "alpha.optim": "write an optimizer of your own: docs/add_an_optimizer.md",
+    "alpha.optim": "write an optimizer of your own: docs/how_to/add_an_optimizer.md",
     "alpha.optim.schedule": "write a function of the step: lr=lambda step: ...",
-    "alpha.nn": "write a Module of your own: docs/add_a_layer.md",
+    "alpha.nn": "write a Module of your own: docs/how_to/add_a_layer.md",
 }
 OPS = ("alpha", "alpha.ops", "alpha.nn.functional", "Tensor")
 
@@ -259,7 +259,7 @@ def missing(where: str, name: str, table: Mapping[str, str], known: Any, also: M
         elif where in OPS and name.endswith("_") and not name.startswith("_"):
             fix = _ITSELF
         elif where in OPS:
-            fix = "write it with alpha.ops, or add an op of your own: docs/add_a_layer.md"
+            fix = "write it with alpha.ops, or add an op of your own: docs/how_to/add_a_layer.md"
         else:
             fix = NEW.get(where) or (f"dir({where}) has the names that there are" if where.startswith("alpha") else
                                      "assign it first, or correct the name")

@@ -1,7 +1,7 @@
 """models: the networks that come with alpha, `alpha.models.create("resnet18")`.
 
-The package is the one that lies beside alpha as `models`, under a second name: whoever has a models/ of their own
-imports it from here. Both names are of the same modules and the same registry.
+The package is the one that lies beside alpha as `models`, under a second name: import it from here
+beside a models/ of your own. Both names are of the same modules and the same registry.
 """
 
 from __future__ import annotations

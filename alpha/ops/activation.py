@@ -1,6 +1,6 @@
 """Activations and softmax.
 
-What they give at NaN, at infinities and where pieces meet is PyTorch's choice: the table in docs/numerics.md has it.
+Values at NaN, at infinities and where pieces meet are PyTorch's: docs/explanation/numerics.md has the table.
 The gradient of a piecewise linear one is an op that is its own derivative in g. That of a smooth one is a fused op,
 unless the gradient itself is to be differentiated: then it is composed of ops, by the same formula.
 """

@@ -3,8 +3,8 @@
 The sums of conv2d, conv2d_dgrad and conv2d_wgrad run over the same products, each op holding another of the three
 tensors still; so the gradient of any of the three is a pair of the other two, to any order.
 
-`algorithm` names the way to compute: alpha.ops.algorithms has the family, docs/algorithms.md teaches it. What a call
-names is computed so or refused; gradients take the name as a preference.
+`algorithm` names the way to compute: alpha.ops.algorithms has the family, docs/explanation/algorithms.md teaches it.
+An algorithm that a call names is used or refused; gradients take the name as a preference.
 
 Filters and bias may be float32 where the maps are float16 or bfloat16; sums are made in float32 in any case, and the
 gradient of the filters, a sum over the whole batch, is not rounded to 16 bits.

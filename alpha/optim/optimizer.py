@@ -165,7 +165,8 @@ class Optimizer:
         raise self._undefined("update")
 
     def _undefined(self, method: str) -> NotDefinedError:
-        return NotDefinedError(message(self._name, f"it has no method {method}", "define it: docs/add_an_optimizer.md"))
+        return NotDefinedError(message(self._name, f"it has no method {method}",
+                                       "define it: docs/how_to/add_an_optimizer.md"))
 
     def check(self, group: Mapping[str, Any]) -> None:
         """Raises ConfigError for settings that do not go together; each by itself fits the annotation of __init__."""

@@ -1,4 +1,4 @@
-"""profiler: what ran, how long it took, how much memory it took, and on behalf of which layer.
+"""profiler: calls that ran, their time, their memory, and the layer that they ran for.
 
     with alpha.profiler() as p:
         loss = ops.cross_entropy(model(x), y)
@@ -36,7 +36,7 @@ class Profiler:
     """For a block: writes down every call of an op that this thread makes; see `profiler`.
 
     Attributes:
-        calls: what ran, in order: alpha.profiler.calls.Call.
+        calls: calls of ops, in order: alpha.profiler.calls.Call.
         seconds: how long the block took, the device's work included.
         peak: the most bytes that were live after an op or within one.
     """
@@ -74,7 +74,7 @@ class Profiler:
         self._marks, self._kept, self._paths, self._origins = [], [], {}, {}
         self._layers.clear()
 
-    # ---- what ops, the graph and the kernels tell --------------------------------------------------------------------
+    # ---- told by ops, the graph and the kernels ----------------------------------------------------------------------
 
     def around(self, op: Any, args: Sequence[Any], device: str, implementation: Callable[..., Any]
                ) -> Callable[..., Any]:
@@ -144,11 +144,11 @@ class Profiler:
             paths.setdefault(id(leaf), type(leaf).__name__)
         return paths[id(leaf)]
 
-    # ---- what it tells ----------------------------------------------------------------------------------------------
+    # ---- results ----------------------------------------------------------------------------------------------------
 
     @property
     def on_device(self) -> bool:
-        """Whether a GPU was at work: times are those of its kernels then, else the host's."""
+        """Whether a GPU was at work: times are its kernels' then, else the host's."""
         return any(call.launches for call in self.calls)
 
     @checked
@@ -180,12 +180,12 @@ class Profiler:
 
 @checked
 def profiler() -> Profiler:
-    """Returns a profiler: `with alpha.profiler() as p:` writes down what runs in the block, forward and backward.
+    """Returns a profiler: `with alpha.profiler() as p:` writes down the calls in the block, forward and backward.
 
-    On the CPU times are those that the implementations of ops took, on a GPU those of kernels, between two events each,
-    which add about two microseconds to short ones. Backward passes and what they compute count for the layers whose
-    forward pass they belong to. A function of alpha.capture is called op by op in the block. What an op leaves for
-    later on a GPU counts for the op that has it done.
+    On the CPU times are of the implementations of ops, on a GPU of kernels, between two events each, which add about
+    two microseconds to short ones. Ops of backward passes count for the layers whose forward pass they belong to. A
+    function of alpha.capture is called op by op in the block. Work that an op leaves for later on a GPU counts for the
+    op that has it done.
     Returns:
         a Profiler: print it, or see its `table`, `save` and `calls`.
     """

@@ -1,4 +1,4 @@
-"""What a profiler writes down."""
+"""The records of a profiler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Call:
         layer: path of the layer for which it ran; "" outside of layers.
         begin, seconds: when the host began with it, since the profiler's begin, and for how long.
         within: seconds of that in which other ops ran.
-        launches: what it launched.
+        launches: its kernels.
         live, added: bytes live after it, and how many more than before.
     """
 
@@ -46,5 +46,5 @@ class Call:
 
     @property
     def spent(self) -> float:
-        """Seconds that it took: of its kernels on a GPU, else of the host, less those of ops within."""
+        """Seconds that it took: of its kernels on a GPU, else of the host, less the time of ops within."""
         return self.seconds - self.within if self.device == "cpu" else sum(k.seconds for k in self.launches)

@@ -1,4 +1,4 @@
-"""Memory for time: what backward needs is kept, or made again when it is needed.  docs/memory.md tells how to choose.
+"""Memory for time: what backward needs is kept, or made again.  docs/explanation/memory.md tells how to choose.
 
     with alpha.config(recompute="cheap"):       # for all that is recorded in the block
         loss = ops.cross_entropy(model(x), y)

@@ -1,4 +1,4 @@
-"""What tests of layers, ops and kernels of one's own need.
+"""Help for tests of layers, ops and kernels of one's own.
 
     from alpha.testing import Case, agree, floats
     agree(Case("mish", floats(7, 33)))          # the op on the GPU, and on the CPU's NumPy, which is right

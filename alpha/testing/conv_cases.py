@@ -1,7 +1,8 @@
 """The catalogue of convolution shapes: every test and every benchmark takes its shapes from here.
 
 `NETWORKS` holds the layers of the shipped networks on 32x32 images, `PAPER` the two series of arXiv 2306.15951,
-`EDGE` what is easily got wrong. `small(case)` keeps the geometry and shrinks batch, channels and large maps.
+`EDGE` geometries that are easily got wrong. `small(case)` keeps the geometry, and shrinks batch, channels and large
+maps.
 """
 
 from __future__ import annotations

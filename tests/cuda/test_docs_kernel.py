@@ -14,7 +14,8 @@ from alpha.cuda.conv import planner
 pytestmark = [pytest.mark.cuda, pytest.mark.torch, pytest.mark.long]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-FILES = {"add_a_kernel.md": ["rms_norm.cu"], "add_a_conv_kernel.md": ["conv_rows.cu"], "fusion.md": []}
+FILES = {"how_to/add_a_kernel.md": ["rms_norm.cu"], "how_to/add_a_conv_kernel.md": ["conv_rows.cu"],
+         "explanation/fusion.md": []}
 CUDA = re.compile(r"`(\w+\.cu)`[^`]*:\n\n```cuda\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -49,18 +50,18 @@ def output_of(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> st
 
 
 def test_a_kernel(tmp_path: Path, as_before: None, capsys: pytest.CaptureFixture[str]) -> None:
-    row = output_of("add_a_kernel.md", tmp_path, capsys)
+    row = output_of("how_to/add_a_kernel.md", tmp_path, capsys)
     assert re.fullmatch(r"\| rms_norm  \| float32 \|( [\d.]+ \|){3} \d+ % >= 0.85 \w+ \|( [\d.]+ \|){2}\n", row), row
 
 
 def test_chains(tmp_path: Path, as_before: None, capsys: pytest.CaptureFixture[str], launches: list[str]) -> None:
-    output_of("fusion.md", tmp_path, capsys)
+    output_of("explanation/fusion.md", tmp_path, capsys)
     for entry in ("chain_mul_add_gelu_add", "chain_mul_softclip_add"):     # as the page says
-        assert entry in launches and entry in (DOCS / "fusion.md").read_text()
+        assert entry in launches and entry in (DOCS / "explanation" / "fusion.md").read_text()
 
 
 def test_a_convolution_kernel(tmp_path: Path, as_before: None, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = output_of("add_a_conv_kernel.md", tmp_path, capsys).splitlines()
+    lines = output_of("how_to/add_a_conv_kernel.md", tmp_path, capsys).splitlines()
     assert lines[0].startswith("plan of fprop 1 x (4->4 f3 s1 p1 d1, ") and lines[0].endswith("in fma, estimated:")
     assert sum(re.fullmatch(r"\* conv_rows 8x8 +[\d.]+ us", text) is not None for text in lines) == 1
     assert sum(re.fullmatch(r"conv_rows 8x8 +[\d.]+ us, estimated +[\d.]+", text) is not None for text in lines) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _ORDER = "False permits another order; the order is the same every time, and documented as not needed"
-_MEMORY = "a permission to overwrite x, as PyTorch's; x stays as it is, and docs/from_pytorch.md says so"
+_MEMORY = "a permission to overwrite x, as PyTorch's; x stays as it is, and docs/tutorial/from_pytorch.md says so"
 _HINT = "says that a norm follows: the same values, and sums that the norm takes over where a kernel makes them"
 _COPIES = "a permission for PyTorch's copies; documented as not needed"
 _SPEED = "decides who makes the batches, and how far ahead; the batches do not depend on it, which test_loader.py holds"

@@ -1,9 +1,9 @@
-"""In-place arithmetic: what `t += x` does.
+"""In-place arithmetic: the effect of `t += x`.
 
 Without a gradient in play, the elements of t are overwritten, and all tensors over its memory see it: views by reshape,
-what detach returns. Where the graph is recorded, t becomes the result of the op, under all its names: the elements that
+results of detach. Where the graph is recorded, t becomes the result of the op, under all its names: the elements that
 it had stay as they are, for gradients and views that need them. A leaf that requires a gradient is refused then, as its
-gradient would be that of what it was.
+gradient would belong to the value before.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def overwrite(where: str, t: Tensor, source: Any) -> None:
 
 @provides("update")
 def update(t: Tensor, sign: str, op: Any, other: Any, instead: str = "") -> Tensor:
-    """Makes t what `op(t, other)` is, and returns it; `sign` is how it was written, `instead` a form that makes a new
-    tensor.
+    """Gives t the value of `op(t, other)`, and returns it; `sign` is how it was written, `instead` a form that makes a
+    new tensor.
 
     Raises:
         GraphError: t is a leaf that requires a gradient, while the graph is recorded; or it shares elements.

@@ -5,7 +5,8 @@ tensor, and where in that tensor (the root) its elements belong. A change of one
 reads look at nothing. References are weak: a view keeps no memory but its own, and outlives the root.
 
 `reshape` of a view and `contiguous` make a tensor of its own where PyTorch copies. Here that tensor borrows the memory
-until somebody is about to write there; then it gets a copy. Who does so is looked at then, not when the view is made.
+until a write there is about to happen; then it gets a copy. Writers look for such tensors then; making a view costs
+nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from alpha.core.tensor import Tensor
 
 Step = Callable[..., np.ndarray]    # of a root's array, or of a view of it, makes another view
 
-FEW = 64    # members of a family, among which nobody looks for dead ones
+FEW = 64    # members of a family, up to which dead ones are not looked for
 
 _lock = threading.Lock()
 
@@ -105,7 +106,7 @@ class Place:
         return found[::-1]
 
     def through(self, a: np.ndarray) -> np.ndarray:
-        """Returns what the steps make of an array of the root's shape: a view of it."""
+        """Returns the view that the steps make of an array of the root's shape."""
         for place in self.chain()[1:]:
             a = place.step(a, **place.attrs)  # type: ignore[misc, arg-type]
         return a
@@ -115,7 +116,7 @@ class Place:
         return self.through(np.arange(prod(self.family.shape)).reshape(self.family.shape))
 
     def fits(self) -> bool:
-        """Finds the strides, of a place under one that has them; False: PyTorch makes a copy here."""
+        """Finds the strides, of a place below a place that has them; False: PyTorch makes a copy here."""
         if self.strides is None:
             self.strides = dense_strides(self.shape) if self.above is None else self._found(self.above)
         return self.strides is not None
@@ -209,7 +210,7 @@ def borrow(lender: Family, shape: Shape, members: list[tuple[Tensor, Place]]) ->
 
 
 def prepare(where: str, t: Tensor) -> list[tuple[Tensor, Place]]:
-    """Returns the members that have copies of what is about to change in t, for `follow`.
+    """Returns the members with copies of the elements that are about to change in t, for `follow`.
 
     Raises GraphError if t shows elements more than once, or if the change is recorded for repetition.
     """
@@ -248,7 +249,7 @@ def follow(t: Tensor, kin: list[tuple[Tensor, Place]]) -> None:
     of_t = place_of(t)
     family, backend = of_t.family, get_backend(t.device)
     root = next((v for v, p in family.living() if p.above is None), None)
-    whole = at = None   # the root's array, with what has changed; number in t of each element of the root
+    whole = at = None   # the root's array, with the changes; number in t of each element of the root
     if t.device == "cpu" and root is not None:
         whole = root.array
         there = of_t.through(whole)

@@ -19,8 +19,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "unbiased": ("correction",), "num_classes": ("classes",), "pad": ("widths",), "elementwise_affine": ("affine",),
     "num_workers": ("workers",), "dataset": ("data",), "ddof": ("correction",),
 }
-NOTHING = ("out", "dtype", "initial")   # what NumPy's functions hand on as None
-# what to do where a function does not take what PyTorch's takes
+NOTHING = ("out", "dtype", "initial")   # parameters that NumPy's functions hand on as None
+# the help where a function does not take a parameter of PyTorch's
 ADVICE = {
     "device": "move it: .to(device)", "dtype": 'convert it: .to(dtype="float16")', "out": "take what is returned",
     "inplace": "leave it out: x stays as it is", "fused": "leave it out: parameters are updated together",
@@ -51,7 +51,7 @@ CONVERTED: dict[str, Callable[[Any], Any]] = {"unbiased": int}
 
 
 def twin_of(name: str, known: Collection[str]) -> str | None:
-    """Returns what a function that has the parameters `known` calls PyTorch's parameter `name`, or None."""
+    """Returns the name, among the parameters `known`, of PyTorch's parameter `name`, or None."""
     return next((own for own in NAMES.get(name, ()) if own in known), None)
 
 

@@ -1,4 +1,4 @@
-"""Signatures read as checks: annotations say what each argument may be, in the words of alpha.core.inputs.kinds.
+"""Signatures read as checks: annotations say the kind of each argument, in the words of alpha.core.inputs.kinds.
 
     @checked
     def split(x: Tensor, size: Count, axis: Axis = 0) -> list[Tensor]: ...
@@ -31,7 +31,7 @@ _PLAIN: dict[Any, Kind] = {int: Whole(), float: Real("a finite number", isfinite
 
 
 def kind_of(hint: Any) -> Kind | None:
-    """Returns what an annotation says, or None if that is nothing that is checked."""
+    """Returns the Kind of an annotation, or None if it is not checked."""
     hint = hint.__bound__ if isinstance(hint, TypeVar) else hint
     origin = get_origin(hint)
     if origin is Annotated:
@@ -80,7 +80,7 @@ def kinds_of(f: Callable[..., Any]) -> dict[str, Kind]:
 
 
 def what_it_takes(f: Callable[..., Any], unknown: str = "") -> str:
-    """Returns what a function takes, for messages, and what to do instead of passing it something unknown."""
+    """Returns the parameters of a function, for messages, with advice instead of the unknown name."""
     names = [str(p).split(":")[0].split("=")[0].strip() for p in inspect.signature(f).parameters.values()]
     advice = f"{aliases.ADVICE[unknown]}; " if unknown in aliases.ADVICE else ""
     return f"{advice}it takes ({', '.join([name for name in names if name != 'self'])})"
@@ -95,7 +95,7 @@ def _where(method: Callable[..., Any], args: tuple[Any, ...]) -> str:
 def bound(f: Callable[P, R]) -> Callable[P, R]:
     """Makes a function refuse calls that do not fit its signature by an ArgumentError.
 
-    Values are not looked at, which costs next to nothing: for what is called in every step, or looks itself.
+    Values are not looked at, which costs next to nothing: for functions of every step, or that look themselves.
     """
     @functools.wraps(f)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -125,8 +125,8 @@ def bound_methods(*leave: str) -> Callable[[C], C]:
 def checked(f: Callable[P, R]) -> Callable[P, R]:
     """Makes a function look at its arguments first, by their annotations.  Messages name it, or for a method its class.
 
-    Raises ArgumentError, ConfigError or ShapeError where they do not fit; see the module. What *args and **kwargs take
-    is not looked at.
+    Raises ArgumentError, ConfigError or ShapeError where they do not fit; see the module. Values of *args and **kwargs
+    are not looked at.
     """
     parameters = inspect.signature(f).parameters.values()
     positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)

@@ -26,7 +26,7 @@ def dtype_name(dtype: Any) -> str:
         return dtype
     try:
         name = "" if dtype is None else np.dtype(dtype).name
-    except Exception:  # whatever NumPy says of what is no dtype
+    except Exception:  # any error of NumPy for a value that is no dtype
         name = ""
     if name not in DTYPES:
         fix = f"use one of {', '.join(sorted(DTYPES))}"

@@ -1,4 +1,4 @@
-"""What counts, places and numbers are: a bool is none of them, though Python, NumPy and PyTorch take True for 1."""
+"""Counts, places and numbers: a bool is none of them, though Python, NumPy and PyTorch take True for 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BOOLS = (bool, np.bool_)
 
 
 def as_int(value: Any) -> int | None:
-    """Returns an integer of any type as an int, None for what is none."""
+    """Returns an integer of any type as an int, None for other values."""
     if value.__class__ is int:
         return value    # type: ignore[no-any-return]
     if isinstance(value, (*BOOLS, type)) or not hasattr(value, "__index__"):
@@ -35,7 +35,7 @@ def has_bool(values: Any) -> bool:
 
 
 def no_bools(k: slice) -> slice:
-    """Returns a slice.  Raises TypeError for one that has a bool, which is no place."""
+    """Returns a slice.  Raises TypeError for a slice with a bool, which is no place."""
     if isinstance(k.start, BOOLS) or isinstance(k.stop, BOOLS) or isinstance(k.step, BOOLS):
         raise TypeError("True and False are no places")
     return k

@@ -1,4 +1,4 @@
-"""What an argument may be, kind by kind, and the names that annotations use for them.
+"""The kinds of arguments, and the names that annotations use for them.
 
 The rules:
 
@@ -7,7 +7,7 @@ The rules:
 - Infinity and NaN are elements of tensors (`Number`), but no settings.
 - A list is as good as a tuple, and becomes one.
 
-What does not fit raises ShapeError for sizes, axes and shapes; else ArgumentError for the wrong Python type and
+A value that does not fit raises ShapeError for sizes, axes and shapes; else ArgumentError for the wrong Python type and
 ConfigError for a value out of range.
 """
 
@@ -25,18 +25,18 @@ from alpha.core.inputs.sizes import MAX_SIZE
 
 
 class Refused(Exception):
-    """What a Kind raises for a value; `error` is the class of the error that the caller is to see."""
+    """Raised by a Kind for a value; `error` is the class of the error that the caller is to see."""
 
     def __init__(self, error: type[AlphaError]) -> None:
         self.error = error
 
 
 class Kind:
-    """What values a parameter takes.
+    """The values that a parameter takes.
 
     Attributes:
-        text: what is needed, for messages.
-        fix: what to change; "{name}" stands for the name of the parameter.
+        text: the values needed, for messages.
+        fix: the help; "{name}" stands for the name of the parameter.
         stub: how alpha/ops/__init__.pyi writes it.
         keyed: whether equal values of one type mean the same (0.0 == -0.0, but they are different elements).
     """
@@ -258,7 +258,7 @@ class Instance(Kind):
 
 
 class Function(Kind):
-    """What can be called."""
+    """A callable."""
 
     stub, text = "Callable", "a function"
 
@@ -279,7 +279,7 @@ class Nothing(Kind):
 
 
 class Either(Kind):
-    """What one of several kinds takes; the first that does."""
+    """A value of one of several kinds; the first that takes it."""
 
     def __init__(self, kinds: Sequence[Kind], fix: str = "") -> None:
         self.kinds = kinds

@@ -1,4 +1,4 @@
-"""Names of what is registered: a file or a notebook cell that runs again replaces its own, and nothing else."""
+"""Names in registries: a file or a notebook cell that runs again replaces its own, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from alpha.core.inputs.aliases import ADVICE
 
 
 def origin(thing: Any) -> str:
-    """Returns where a function or a class was written: its file, or the module `__main__` for what was typed in.
+    """Returns where a function or a class was written: its file, or the module `__main__` for typed-in code.
 
     A cell of a notebook is no file, and all cells together are one place.
     """
@@ -33,11 +33,11 @@ def _functions(thing: Any) -> list[Any]:
 
 
 def check_free(where: str, what: str, name: str, had: Any, new: Any, fix: str = "choose another name") -> None:
-    """Raises ConfigError if a name is that of something that was written elsewhere.
+    """Raises ConfigError if something that was written elsewhere has the name.
 
     Args:
-        where, what: who asks, and what is registered, for the message.
-        had: what has the name, None if nothing has; a function, a class, or its `origin`.
+        where, what: the asker, and the kind of thing that is registered, for the message.
+        had: the holder of the name, None if there is none; a function, a class, or its `origin`.
         new: who wants it; the same.
     """
     if had is None:
@@ -63,7 +63,7 @@ def register(registry: dict[str, Any], where: str, what: str, name: str, entry: 
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:
-    """Returns "; did you mean <the nearest known name>?", or what to do instead of a known habit, or ""."""
+    """Returns "; did you mean <the nearest known name>?", or the advice for a known habit, or ""."""
     if isinstance(name, str) and name not in known and "accumul" in name:
         return "; " + ADVICE["accumulate"]
     close = difflib.get_close_matches(str(name)[:100], list(known), 1)
@@ -80,11 +80,11 @@ def find(registry: Mapping[str, Any], where: str, what: str, name: Any) -> Any:
 
 def decorator(registry: dict[str, Any], where: str, what: str, given: Any, entry: Callable[[Any], Any],
               default_name: Callable[[Any], str] = lambda thing: thing.__name__) -> Any:
-    """Returns what a decorator returns that is written with a name, or without: @where, @where() or @where("name").
+    """Returns the result of a decorator that is written with a name, or without: @where, @where() or @where("name").
 
     Args:
-        given: what it was called with: the function or class, a name, or None.
-        entry: what is registered for a function or class.
+        given: its argument: the function or class, a name, or None.
+        entry: makes the registered object of a function or class.
     """
     def take(thing: Any) -> Any:
         if not callable(thing):
@@ -101,7 +101,7 @@ def parameters_of(function: Any) -> dict[str, bool]:
     """Returns the names that a function or class takes, and whether it needs each.  Raises ConfigError for no such."""
     try:
         found = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):     # nothing to call, or a built-in one, which does not say what it takes
+    except (TypeError, ValueError):     # nothing to call, or a built-in one, which does not tell its parameters
         raise ConfigError(message("signature", f"{shown(function)} is no function and no class of Python's own kind",
                                   "pass one that is written in Python, or a registered name")) from None
     return {p.name: p.default is p.empty for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
@@ -114,12 +114,12 @@ def takes_both(where: str, what: str, function: Callable[..., Any]) -> None:
     except TypeError as error:
         raise ConfigError(message(where, f"{what} does not take (outputs, targets): {error}",
                                   "let it take both, and nothing else that has no default")) from error
-    except ValueError:  # of a built-in function, which says nothing of what it takes
+    except ValueError:  # of a built-in function, which does not tell its parameters
         pass
 
 
 def call_with(where: str, function: Callable[..., Any], *first: Any, **known: Any) -> Any:
-    """Calls a function with those of the known values that it takes, behind `first`.
+    """Calls a function with `first`, and with the known values that it takes.
 
     Raises ConfigError if it needs another one.
     """

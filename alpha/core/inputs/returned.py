@@ -1,4 +1,4 @@
-"""What implementations and gradients of an op return is looked at: number, kind of array, shape, dtype."""
+"""Checks of the results of implementations and gradients: number, kind of array, shape, dtype."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _copy(backend: Backend, x: Any, device: str) -> Any:
 
 
 def accept(op: Any, result: Any, specs: Any, dtype: str, device: str, arrays: Sequence[Any] = ()) -> list[Any]:
-    """Returns the arrays that an implementation has returned, if they are what the shape rule says.
+    """Returns the arrays that an implementation has returned, if they agree with the shape rule.
 
     One in the memory of an arg (of `arrays`) is copied: a result is a tensor of its own.
     """

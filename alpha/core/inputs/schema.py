@@ -1,9 +1,9 @@
-"""What data from outside must be: declared once as a kind, checked as a whole before any of it is used.
+"""Kinds of data from outside: declared once as a kind, checked as a whole before any of it is used.
 
     PROGRESS = Record({"epoch": Integer(0), "loss_sum": Number(), "history": Items(ROW)})
     check("resume", metadata, Record({"progress": PROGRESS}), "use the previous checkpoint")
 
-A kind has `problem(value, at)`: what is wrong with a value, a phrase that begins with `at`, or None.
+A kind has `problem(value, at)`: the fault of a value, a phrase that begins with `at`, or None.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def check(where: str, value: Any, kind: Kind, fix: str, at: str = "the metadata"
 
 
 def shown(value: Any) -> str:
-    """Returns a short text for a value of any type and size: its repr where that is short, else what it is."""
+    """Returns a short text for a value of any type and size: its repr where that is short, else its kind."""
     if isinstance(value, (str, bytes)):
         return repr(value) if len(value) <= 60 else f"{value[:40]!r}... of length {len(value)}"
     if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 10 ** 30):
@@ -193,7 +193,7 @@ def check_names(where: str, values: Any, what: str = "the state") -> None:
 
 
 def fitted(where: str, values: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Returns those of `values` that `own` names, ready for `own[name].copy_(...)`: nothing is left that could fail.
+    """Returns the `values` that `own` names, ready for `own[name].copy_(...)`: nothing is left that could fail.
 
     Args:
         values: Tensor or array by name, of the shapes of `own`.
@@ -208,7 +208,7 @@ def _fitted(where: str, name: str, value: Any, own: Tensor) -> Any:
         return value
     try:
         a = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
-    except Exception as error:  # other libraries raise what they like: tensors on a GPU, sparse ones, ...
+    except Exception as error:  # other libraries raise any error: tensors on a GPU, sparse ones, ...
         raise CheckpointError(message(where, f"{name} cannot be read as an array: {error!s:.200}",
                                       "pass a Tensor or a NumPy array")) from error
     held = "float32" if own.dtype == "bfloat16" else own.dtype  # NumPy has no bfloat16: copy_ converts

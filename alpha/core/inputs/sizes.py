@@ -1,4 +1,4 @@
-"""How large a tensor may be: what cannot exist is refused by its size, before anybody asks for the memory."""
+"""How large a tensor may be: a tensor that cannot exist is refused by its size, before its memory is asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from alpha.core.device import ITEMSIZE
 from alpha.core.errors import AlphaError, OutOfMemoryError, ShapeError, message
 
 MAX_SIZE = 1 << 62  # bytes of a tensor, and the largest int for a size
-MAX_NDIM = 32       # axes: what every NumPy has
+MAX_NDIM = 32       # axes, as in every NumPy
 
 GIB = 1 << 30
 CGROUP = Path("/sys/fs/cgroup/memory.max")
@@ -49,12 +49,12 @@ def check_host(where: str, shape: tuple[int, ...], dtype: str) -> None:
 
 
 def explain(where: str, error: Exception, specs: Any, dtype: str, args: Any) -> None:
-    """Raises what `error`, raised by an implementation, is due to: outputs that are too large, or a number that is.
+    """Raises the cause of `error`, raised by an implementation: outputs that are too large, or a number that is.
 
     Args:
         specs: one shape, or (shape, dtype), per output.
         dtype: of the outputs without one.
-        args: what the op was called with.
+        args: of the call of the op.
     """
     if isinstance(error, AlphaError):
         return

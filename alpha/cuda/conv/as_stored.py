@@ -3,7 +3,7 @@
 Tiles of conv_wgmma.cu whose products are those of TF32: a unit takes float32, of which it ignores the low 13 bits, half
 as many elements a clock as of 16 bits. But nothing has to be measured and split, which of a small map takes as long as
 the convolution itself. To all but the instruction an element is two of 16 bits: boxes, runs and work lists are those of
-twice as many channels. Filters are rounded to nearest, once; x is cut off (docs/numerics.md has the error).
+twice as many channels. Filters are rounded to nearest, once; x is cut off (docs/explanation/numerics.md has the error).
 
 In training norms write planes (lazy/deferred.py), which the gradient of the filters reads too: they cost nothing there.
 dgrad has no such tiles, as the instruction reads filters of this type along k alone.

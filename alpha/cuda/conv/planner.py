@@ -1,8 +1,8 @@
 """Choice of the kernel that computes a convolution pass: candidates, what each would cost, and which one is taken.
 
 A module of alpha.cuda.conv has a tuple CANDIDATES, each of them one kernel with one tile, and conv/__init__.py
-registers them all; docs/add_a_conv_kernel.md writes one. `Launch` takes device arrays, outputs allocated already, and
-only launches:
+registers them all; docs/how_to/add_a_conv_kernel.md writes one. `Launch` takes device arrays, outputs allocated
+already, and only launches:
 
     fprop   launch(x, w, y, epilogue)       what is done to each element: alpha.cuda.ops.pointwise.epilogue
     dgrad   launch(g, w, dx)

@@ -1,4 +1,4 @@
-"""The augmentations that have a name: what `augment=` and `--augment` take, beside crop, flip, cutout and altflip."""
+"""The augmentations that have a name: items of `augment=` and `--augment`, beside crop, flip, cutout and altflip."""
 
 from alpha.data.augmentations.base import AUGMENTATIONS, Augmentation
 from alpha.data.augmentations.colours import (

@@ -1,4 +1,4 @@
-"""What an augmentation is, the registry of their names, and the random numbers that they draw."""
+"""The base of augmentations, the registry of their names, and the random numbers that they draw."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Draws:
 
 
 class Augmentation:
-    """An operation on training images, with its settings.  See docs/augmentation.md.
+    """An operation on training images, with its settings.  See docs/how_to/augmentation.md.
 
     Attributes:
         name: by which texts and messages call it.

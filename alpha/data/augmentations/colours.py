@@ -41,7 +41,7 @@ def boxes(draws: Draws, first: int, hw: tuple[int, int], scale: tuple[float, flo
 
     Args:
         first: word from which on words are drawn, four for each try.
-        scale: of its area, shares of that of the image.
+        scale: of its area, shares of the image's.
         ratio: of its width by its height, drawn evenly in the logarithm.
         smaller: whether it must be smaller than the image on both axes.
     Returns:
@@ -218,7 +218,7 @@ def blurs(sigma: Array, radius: int) -> Array:
     """Returns rows of BLUR.  sigma: of each image, shape (B,), float64."""
     shape = np.exp(-0.5 * (np.arange(radius + 1) / sigma[:, None]) ** 2)
     weights = fraction(shape / (2 * shape.sum(1, keepdims=True) - 1))
-    weights[:, 0] = ONE - 2 * weights[:, 1:].sum(1)     # what rounding leaves goes to the middle
+    weights[:, 0] = ONE - 2 * weights[:, 1:].sum(1)     # the rest of rounding goes to the middle
     return rows_of(Code.BLUR, radius, *weights.T)
 
 
@@ -252,5 +252,5 @@ class Erasing(Augmentation):
 
 
 def fill_of(value: Any) -> int:
-    """Returns the number in a row of what is filled with."""
+    """Returns the number in a row for a fill value."""
     return {"mean": MEAN, "noise": NOISE}.get(value, value)  # type: ignore[no-any-return]

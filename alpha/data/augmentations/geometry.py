@@ -26,7 +26,7 @@ def affine_maps(angle: Array, shift: tuple[Array, Array], scale: Array, shear: t
         shift: to the right, and down, in pixels.
     """
     turn, along_x, along_y = (np.deg2rad(a) for a in (angle, *shear))
-    # The product of R(turn) * scale, of a shear of y and one of x: that of torchvision's affine.
+    # The product of R(turn) * scale, of a shear of y and one of x: as torchvision's affine.
     a = np.cos(turn - along_y) / np.cos(along_y)
     b = -a * np.tan(along_x) - np.sin(turn)
     d = np.sin(turn - along_y) / np.cos(along_y)
@@ -49,7 +49,7 @@ class Affine(Augmentation):
         scale: from which the factor is drawn.
         shear: the shear along each axis is drawn from [-shear, shear], in degrees.
         bilinear: whether values between pixels are interpolated; else the nearest is taken.
-        fill: what is outside: "mean", or a value from 0 to 255.
+        fill: the value of pixels outside: "mean", or a value from 0 to 255.
         p: probability.
     Source: RandomAffine of torchvision.
     """

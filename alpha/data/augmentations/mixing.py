@@ -30,7 +30,7 @@ class Mixing(Augmentation):
     classes: int | None
 
     def shares(self, draws: Draws, hw: tuple[int, int]) -> tuple[Array, Array, Array]:
-        """Returns what of an image's target stays, of its pixels outside of a box and inside, and the boxes.
+        """Returns the shares that stay of an image's target, of its pixels outside of a box and inside, and the boxes.
 
         Returns:
             shares of the target (B,), of pixels (B, 2), both float64; boxes (B, 4): top, left, bottom, right, int64.
@@ -63,7 +63,7 @@ class CutMix(Mixing):
     """A box of an image shows the other one; the target is shared as the area is.
 
     Args:
-        alpha: the part outside of the box is drawn from the distribution Beta(alpha, alpha), before what of the box is
+        alpha: the part outside of the box is drawn from the distribution Beta(alpha, alpha), before the part of the box
             outside of the image is cut off.
         p: probability that an image is mixed.
         classes: width of the targets; default: as many as the data set names, or its largest label says.
@@ -112,7 +112,7 @@ def beta(alpha: float, u: Array) -> Array:
 def _distribution(alpha: float) -> tuple[Array, Array, float]:
     """Returns shares of the lower half, 0 to 0.5, the t that they are below, and the power of t that is x.
 
-    The density x^(alpha - 1) (1 - x)^(alpha - 1) has no bound at 0 for alpha below 1; that of t = x^alpha has.
+    The density x^(alpha - 1) (1 - x)^(alpha - 1) has no bound at 0 for alpha below 1; the density of t = x^alpha has.
     """
     power = max(1.0, 1 / alpha)
     t = np.linspace(0, 0.5 ** (1 / power), POINTS)

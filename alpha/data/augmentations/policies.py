@@ -42,8 +42,8 @@ def operation_rows(which: Array, magnitude: Array, hw: tuple[int, int], fill: in
 
     Args:
         which: number of the operation in NAMES.  Shape (B,).
-        magnitude: of shears the tangent, of shifts pixels, of turns degrees against the clock, of factors what is added
-            to 1, bits that stay, or the threshold.  Shape (B,), float64.
+        magnitude: of shears the tangent, of shifts pixels, of turns degrees against the clock, of factors the number
+            added to 1, bits that stay, or the threshold.  Shape (B,), float64.
     """
     moved = (which >= SHEAR_X) & (which <= ROTATE)
     value = np.where(which == POSTERIZE, 256 - (1 << (8 - np.clip(magnitude, 0, 8).astype(np.int64))),
@@ -74,7 +74,7 @@ def magnitudes(which: Array, level: Array, hw: tuple[int, int], *, wide: bool) -
     """Returns how much of an operation a level from 0 to 1 is, without a sign.  Shape (B,), float64.
 
     Args:
-        wide: whether the ranges are those of TrivialAugment; else of RandAugment and AutoAugment.
+        wide: whether the ranges are TrivialAugment's; else RandAugment's and AutoAugment's.
     """
     most = np.zeros(len(NAMES))
     most[[SHEAR_X, SHEAR_Y]] = 0.99 if wide else 0.3
@@ -87,7 +87,7 @@ def magnitudes(which: Array, level: Array, hw: tuple[int, int], *, wide: bool) -
 
 
 def turned_round(which: Array, magnitude: Array, words: Array) -> Array:
-    """Returns magnitudes, those of signed operations below 0 for half of the words."""
+    """Returns magnitudes; of signed operations they are below 0 for half of the words."""
     return np.where(SIGNED[which] & (words >> np.uint32(31)).astype(bool), -magnitude, magnitude)
 
 
@@ -98,7 +98,7 @@ class RandAugment(Augmentation):
     Args:
         n: operations.
         m: magnitude, from 0 to 30.
-        fill: what is outside of a moved image: "mean", or a value from 0 to 255.
+        fill: the value of pixels outside of a moved image: "mean", or a value from 0 to 255.
         p: probability that an image is changed.
     Source: arXiv 1909.13719, with the ranges of torchvision.
     """

@@ -1,4 +1,4 @@
-"""Rows of ops.transform_images: what augmentations are made of.  alpha/cpu/augment/steps.py has their equations."""
+"""Rows of ops.transform_images: the parts of augmentations.  alpha/cpu/augment/steps.py has their equations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fraction(value: Any) -> Array:
 
 
 def kept(rows: Array, which: Array) -> Array:
-    """Returns rows of which only those of some images do something.  which: shape (B,), bool."""
+    """Returns rows that do something to some images only.  which: shape (B,), bool."""
     rows = rows.copy()
     rows[~which, :, 0] = Code.KEEP
     return rows
@@ -45,8 +45,8 @@ def moves(matrix: Array, hw: tuple[int, int], *, bilinear: bool, fill: int = 0, 
 
     Args:
         matrix: a, b, c, d, e, f of each image.  Shape (B, 6), float64.
-        fill: what is outside.
-        box: left, top, right, bottom of what is seen of each image, whose edge stands for what is outside, shape
+        fill: the value of pixels outside.
+        box: left, top, right, bottom of the visible part of each image, whose edge stands for pixels outside, shape
             (B, 4), int64; default the whole image, and `fill` is outside.
     """
     h, w = hw
@@ -56,7 +56,7 @@ def moves(matrix: Array, hw: tuple[int, int], *, bilinear: bool, fill: int = 0, 
 
 
 def about_the_middle(matrix: Array, hw: tuple[int, int]) -> Array:
-    """Returns matrices (B, 6) that do about the middle of the image what `matrix` does about its first pixel."""
+    """Returns matrices (B, 6) that act about the middle of the image as `matrix` does about its first pixel."""
     y, x = ((size - 1) / 2 for size in hw)
     a, b, c, d, e, f = matrix.T
     return np.stack([a, b, c + x - a * x - b * y, d, e, f + y - d * x - e * y], 1)

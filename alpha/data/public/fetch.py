@@ -38,7 +38,7 @@ def fetch(where: str, file: File, folder: Path) -> Path:
     """Returns the path of a file in a folder; where it is not there, it is downloaded, or a partial one is continued.
 
     Raises:
-        DataError: no address has it, what comes has another digest, or it cannot be written.
+        DataError: no address has it, the file has another digest, or it cannot be written.
     """
     path = folder / file.name
     if path.is_file():
@@ -55,7 +55,7 @@ def fetch(where: str, file: File, folder: Path) -> Path:
             continued = part.exists()
             _download(url, part)
             wrong = _wrong_digest(part, file.digest)
-            if wrong and continued:     # what was there may have been of another version, or damaged
+            if wrong and continued:     # the part before may have been of another version, or damaged
                 part.unlink()
                 _download(url, part)
                 wrong = _wrong_digest(part, file.digest)
@@ -78,7 +78,7 @@ def fetch(where: str, file: File, folder: Path) -> Path:
 
 
 def _download(url: str, part: Path) -> None:
-    """Writes what is at an address to a file, from its end on where it is there.  Raises OSError."""
+    """Writes the content of an address to a file, from its end on where it is there.  Raises OSError."""
     from http.client import HTTPException, IncompleteRead
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
@@ -97,7 +97,7 @@ def _download(url: str, part: Path) -> None:
             if part.stat().st_size > whole:
                 part.unlink()
         except HTTPError as error:
-            if error.code == 416 and had:   # nothing is behind what has come: it is whole, or of another version
+            if error.code == 416 and had:   # nothing is left to come: the file is whole, or of another version
                 if error.headers.get("Content-Range", "").rpartition("/")[2] == str(had):
                     return
                 part.unlink()
@@ -122,7 +122,7 @@ def _length_of(answer: Any, before: int) -> int | None:
 
 
 def _wrong_digest(path: Path, digest: str) -> str:
-    """Returns what is wrong with the digest of a file; "" if nothing is, or none is known."""
+    """Returns the fault of a file's digest; "" if it is right, or none is known."""
     if not digest:
         return ""
     name = "SHA-256" if len(digest) == 64 else "MD5"
@@ -155,6 +155,6 @@ def place_of(where: str, data_dir: Path | None, names: tuple[str, ...], also: tu
 
 
 def missing(where: str, folder: Path, names: tuple[str, ...]) -> DataError:
-    """Returns the error of a folder that has not what is looked for."""
+    """Returns the error of a folder without the wanted files."""
     return DataError(message(where, f"{folder} has none of its files", f"put {names[0]} there, or point --data-dir at "
                              "the folder that has it", looked_for=list(names)))

@@ -96,7 +96,7 @@ def tiny_imagenet(data_dir: Path | None, download: bool) -> Dataset:
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    """Unpacks a zip archive beside it.  Raises DataError for one that is damaged, or has names outside of its folder.
+    """Unpacks a zip archive beside it.  Raises DataError if it is damaged, or has names outside of the folder.
     """
     import zipfile
     try:

@@ -23,7 +23,7 @@ from alpha.ops.algorithms.names import Request
 from alpha.ops.algorithms.tile_transform import WINOGRAD_ERRORS, Winograd, fft_edges, winograd_tiles
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
-PROMISES = {"fp32": 2e-6, "tf32": 6e-4}     # docs/numerics.md
+PROMISES = {"fp32": 2e-6, "tf32": 6e-4}     # docs/explanation/numerics.md
 ERRORS = {"direct": 1e-6, "im2col": 1e-6, "sparse": 1e-6, "fft": 4e-7, "strassen": 1.3e-6}
 OPS = {"fprop": "conv2d", "dgrad": "conv2d_dgrad", "wgrad": "conv2d_wgrad"}
 CHUNK_BYTES = 8 << 20       # of transformed tiles that are worked on at a time

@@ -44,7 +44,7 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Ten
         is_causal: whether query l sees the keys 0 to l alone; without attn_mask.
         scale: of the scores; None: 1 / sqrt(E).
     Returns:
-        y of shape (..., L, EV), float32 sums rounded to the dtype of q. See docs/numerics.md for its error.
+        y of shape (..., L, EV), float32 sums rounded to the dtype of q. See docs/explanation/numerics.md for its error.
     Raises:
         ShapeError: the shapes do not fit.  DTypeError: attn_mask is neither of bools nor of the dtype of q.
         ConfigError: attn_mask and is_causal are both given.

@@ -119,7 +119,7 @@ def test_an_infinity_in_a_sum_over_images_stays_where_it_belongs(monkeypatch):
     wgmma_wgrad.test_an_infinity_stays_where_it_belongs()
 
 
-LIMITS = {"float16x2": 1e-6, "float16": 6e-4, "bfloat16": 5e-3}  # docs/numerics.md; two planes do better
+LIMITS = {"float16x2": 1e-6, "float16": 6e-4, "bfloat16": 5e-3}  # docs/explanation/numerics.md; two planes do better
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ MORE = (square("two_tiles", 2, 20, 3, 64, 3, 1, 1), square("two_column_tiles", 1
         Case("uneven", 3, (14, 11), 3, 20, (3, 5), (2, 1), (0, 2), (1, 2)))
 CASES = (*(case for case in small_cases() if case.ic <= 4 and case.groups == 1), *MORE)
 CANDIDATES = stem_mma.CANDIDATES
-LIMITS = {"fp32": 5e-7, "tf32": 6e-4, "bf16": 5e-3, "fp16": 6e-4}  # docs/numerics.md; fp32 does better
+LIMITS = {"fp32": 5e-7, "tf32": 6e-4, "bf16": 5e-3, "fp16": 6e-4}  # docs/explanation/numerics.md; fp32 does better
 
 
 def of(pass_name: str):

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
 SHAPES = [(2, 8), (3, 5, 3, 24), (700, 16), (5, 264), pytest.param((3, 1032), marks=pytest.mark.long), (2100, 8),
           (127, 72)]
-BOUND_OF_FP32 = 2e-6  # docs/numerics.md promises it of a product
+BOUND_OF_FP32 = 2e-6  # docs/explanation/numerics.md promises it of a product
 
 
 @pytest.mark.parametrize("relu", [False, True])

@@ -3,7 +3,7 @@
 // Layouts, K = N^2 spectral points k, T tiles of a chunk, channels in blocks of BLOCK (the last one narrower):
 //   V, M, Y  [k][block][tile][channels of the block]          tiles: of x, of the product, of g
 //   U        [k][panel of TILE_WIDTH channels out][channel in][channels of the panel]
-// A block is what a sum adds up from 0 (docs/numerics.md), and a row of it is one stretch of memory.
+// A block is what a sum adds up from 0 (docs/explanation/numerics.md), and a row of it is one stretch of memory.
 #pragma once
 
 #include "product.hpp"
