@@ -28,11 +28,11 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "reference" / "performance.md", ROOT / "docs" / "how_to" / "inference.md",
          RESULTS / "tables.md")
 # Files of the table of all devices, in order, with the batches and precisions shown of each (none: all).
-SHOWN = (("h200/compare.jsonl", "16", "512"), ("h200/networks.jsonl",), ("h200/coresnet50.jsonl",),
-         ("h100/compare.jsonl", "512"), ("h100/networks.jsonl", "fp32", "fp32-tf32", "bf16"),
-         ("intel_xeon_2core/compare.jsonl",), ("intel_xeon_2core/networks.jsonl",), ("intel_xeon_1core/compare.jsonl",),
-         ("intel_xeon_1core/networks.jsonl",), ("amd_epyc_2core/compare.jsonl",), ("amd_epyc_2core/networks.jsonl",),
-         ("amd_epyc_1core/compare.jsonl",), ("amd_epyc_1core/networks.jsonl",))
+SHOWN = (("h200/compare.jsonl", "16", "512"), ("h200/zoo.jsonl",), ("h200/coresnet50.jsonl",),
+         ("h100/compare.jsonl", "512"), ("h100/zoo.jsonl", "fp32", "fp32-tf32", "bf16"),
+         ("intel_xeon_2core/compare.jsonl",), ("intel_xeon_2core/zoo.jsonl",), ("intel_xeon_1core/compare.jsonl",),
+         ("intel_xeon_1core/zoo.jsonl",), ("amd_epyc_2core/compare.jsonl",), ("amd_epyc_2core/zoo.jsonl",),
+         ("amd_epyc_1core/compare.jsonl",), ("amd_epyc_1core/zoo.jsonl",))
 BLOCK = re.compile(r"(<!-- table: (\w+) (\S+)((?: \S+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
 COMPARED = (("fp32", "fp32", "strict float32"), ("fp32", "tf32", "TF32"), ("tf32", "tf32", "TF32"),
             ("bf16", "bf16", "bfloat16"))   # alpha's mode, cuDNN's, and its name
