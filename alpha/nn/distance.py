@@ -11,7 +11,7 @@ from alpha.core.inputs.kinds import Axis, Finite, NonNegative, Order, Positive, 
 from alpha.core.tensor import Tensor
 from alpha.nn.loss import Loss
 from alpha.nn.module import Module
-from alpha.ops.composed.losses import Power
+from alpha.ops.loss.pairs import Power
 
 
 class CosineSimilarity(Module):

@@ -106,8 +106,8 @@ from alpha.ops import max_unpool2d as _max_unpool2d
 from alpha.ops import rms_norm as _rms_norm
 from alpha.ops import threshold as _threshold
 from alpha.ops import vector_norm as _vector_norm
-from alpha.ops.composed.pools import unpooled_size
 from alpha.ops.conv import named_padding
+from alpha.ops.pool.windows import unpooled_size
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",

@@ -12,7 +12,7 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import NonNegative, Positive, Reduction, Share, Size, Spread
 from alpha.core.tensor import Tensor
 from alpha.nn.module import Module
-from alpha.ops.composed.imbalance import ToShares
+from alpha.ops.loss.imbalance import ToShares
 
 
 class Loss(Module):

@@ -8,91 +8,52 @@ __init__.pyi has the typed signatures, and a test holds the two together.
 import sys
 
 from alpha.interop import twins
-from alpha.ops.activation import (
-    elu, gelu, gelu_tanh, hardswish, leaky_relu, log_softmax, relu, relu6, relu_grad, sigmoid, silu, softmax, softplus,
-    tanh,
-)
+from alpha.ops.activation import elu, gelu, gelu_tanh, hardswish, leaky_relu, log_softmax, relu, relu6, relu_grad, sigmoid, silu, softmax, softplus, tanh
 from alpha.ops.augment import augment_images, mix_images, transform_images
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
-from alpha.ops.conv import (
-    conv2d,
-    conv2d_bias_act,
-    conv2d_dgrad,
-    conv2d_dgrad_add,
-    conv2d_wgrad,
-    conv_transpose2d,
-)
+from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_dgrad_add, conv2d_wgrad, conv_transpose2d
 from alpha.ops.conv_pool import conv2d_relu_pool
-from alpha.ops.create import (
-    arange, from_numpy, full, full_like, linspace, ones, ones_like, rand, rand_like, randint, randn, randn_like,
-    randperm, zeros, zeros_like,
-)
+from alpha.ops.create import arange, from_numpy, full, full_like, linspace, ones, ones_like, rand, rand_like, randint, randn, randn_like, randperm, zeros, zeros_like
 from alpha.ops.dropout import dropout
-from alpha.ops.elementwise import (
-    abs, add, cast, div, eq, erf, exp, ge, gt, le, log, lt, maximum, minimum, mul, ne, neg, pow, sign, sqrt, sub,
-    to_device, where,
-)
-from alpha.ops.composed.curves import (
-    acos, addcdiv, addcmul, addmm, asin, atan, atan2, baddbmm, cosh, erfc, exp2, expm1, fmod, hypot, lerp, log1p,
-    logit, nan_to_num, sinh, tan,
-)
-from alpha.ops.composed.limits import clip
-from alpha.ops.composed.axes import (
-    broadcast_to, count_nonzero, diag, diagonal, diff, dstack, hstack, narrow, prod, repeat_interleave, roll,
-    select, take_along_dim, tensor_split, trace, vstack,
-)
-from alpha.ops.composed.order import bincount, median, quantile, unique
-from alpha.ops.composed.activations import (
-    celu, glu, gumbel_softmax, hardshrink, hardsigmoid, hardtanh, logsigmoid, mish, prelu, selu, softmin,
-    softshrink, softsign, tanhshrink, threshold,
-)
-from alpha.ops.composed.vectors import cdist, cosine_similarity, pairwise_distance, rms_norm
-from alpha.ops.composed.windows import fold, unfold
-from alpha.ops.composed.losses import (
-    cosine_embedding_loss, gaussian_nll_loss, hinge_embedding_loss, margin_ranking_loss, multi_margin_loss,
-    poisson_nll_loss, soft_margin_loss, triplet_margin_loss,
-)
+from alpha.ops.elementwise import abs, add, cast, div, eq, erf, exp, ge, gt, le, log, lt, maximum, minimum, mul, ne, neg, pow, sign, sqrt, sub, to_device, where
+from alpha.ops.elementwise.curves import acos, addcdiv, addcmul, asin, atan, atan2, cosh, erfc, exp2, expm1, fmod, hypot, lerp, log1p, logit, nan_to_num, sinh, tan
+from alpha.ops.matmul.products import addmm, baddbmm
+from alpha.ops.elementwise.limits import clip
+from alpha.ops.shape.axes import broadcast_to, count_nonzero, diag, diagonal, diff, dstack, hstack, narrow, prod, repeat_interleave, roll, select, take_along_dim, tensor_split, trace, vstack
+from alpha.ops.index.order import bincount, median, quantile, unique
+from alpha.ops.activation.functions import celu, glu, gumbel_softmax, hardshrink, hardsigmoid, hardtanh, logsigmoid, mish, prelu, selu, softmin, softshrink, softsign, tanhshrink, threshold
+from alpha.ops.distance import cdist, cosine_similarity, pairwise_distance
+from alpha.ops.norm.functions import rms_norm
+from alpha.ops.image.patches import fold, unfold
+from alpha.ops.loss.pairs import cosine_embedding_loss, gaussian_nll_loss, hinge_embedding_loss, margin_ranking_loss, multi_margin_loss, poisson_nll_loss, soft_margin_loss, triplet_margin_loss
 from alpha.ops.attention import scaled_dot_product_attention
-from alpha.ops.composed.einsum import bmm, dot, einsum, mm, mv, outer
-from alpha.ops.composed.image import (
-    channel_shuffle, embedding, interpolate, local_response_norm, pad, pixel_shuffle, pixel_unshuffle,
-)
-from alpha.ops.composed.pools import avg_pool_windows, max_pool_windows
-from alpha.ops.composed.sampling import affine_grid, grid_sample
-from alpha.ops.composed.imbalance import dice_loss, focal_loss
-from alpha.ops.composed.ctc import ctc_loss
-from alpha.ops.composed.places import index_add, meshgrid, scatter_reduce
-from alpha.ops.composed.draws import bernoulli, multinomial
-from alpha.ops.composed.volumes import (
-    adaptive_avg_pool3d, adaptive_max_pool3d, avg_pool3d, conv3d, conv_transpose1d, conv_transpose3d, max_pool3d,
-)
-from alpha.ops.index import (
-    argsort, cumprod, cumsum, gather, index_select, moveaxis, one_hot, scatter, scatter_add, sort, take_along_axis,
-    topk,
-)
-from alpha.ops.logic import (
-    all, allclose, any, argmin, ceil, clone, cos, equal, floor, floor_divide, isclose, isfinite, isinf, isnan, log2,
-    log10, logical_and, logical_not, logical_or, logical_xor, logsumexp, masked_fill, reciprocal, remainder, round,
-    rsqrt, sin, square, trunc,
-)
-from alpha.ops.loss import (
-    bce_loss, bce_with_logits_loss, cross_entropy, huber_loss, kl_div, l1_loss, mse_loss, nll_loss, smooth_l1_loss,
-)
+from alpha.ops.matmul.products import bmm, dot, einsum, mm, mv, outer
+from alpha.ops.image import channel_shuffle, interpolate, pad, pixel_shuffle, pixel_unshuffle
+from alpha.ops.index.places import embedding
+from alpha.ops.norm.functions import local_response_norm
+from alpha.ops.pool.windows import avg_pool_windows, max_pool_windows
+from alpha.ops.image.sampling import affine_grid, grid_sample
+from alpha.ops.loss.imbalance import dice_loss, focal_loss
+from alpha.ops.loss.ctc import ctc_loss
+from alpha.ops.index.places import index_add, meshgrid, scatter_reduce
+from alpha.ops.draws import bernoulli, multinomial
+from alpha.ops.volumes import adaptive_avg_pool3d, adaptive_max_pool3d, avg_pool3d, conv3d, conv_transpose1d, conv_transpose3d, max_pool3d
+from alpha.ops.index import argsort, cumprod, cumsum, gather, index_select, moveaxis, one_hot, scatter, scatter_add, sort, take_along_axis, topk
+from alpha.ops.logic import all, allclose, any, equal, isclose, isfinite, isinf, isnan, logical_and, logical_not, logical_or, logical_xor, masked_fill
+from alpha.ops.shape.axes import argmin, logsumexp
+from alpha.ops.elementwise.rounding import ceil, floor, floor_divide, remainder, round, trunc
+from alpha.ops.elementwise import clone
+from alpha.ops.elementwise.curves import cos, log2, log10, reciprocal, rsqrt, sin, square
+from alpha.ops.loss import bce_loss, bce_with_logits_loss, cross_entropy, kl_div, nll_loss
+from alpha.ops.loss.differences import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from alpha.ops.matmul import linear, matmul
 from alpha.ops.norm import batch_norm, group_norm, layer_norm
-from alpha.ops.composed.pick import (
-    chunk, eye, getitem, masked_select, nonzero, setitem, tile, tril, triu, unbind, unflatten,
-)
-from alpha.ops.pool import (
-    adaptive_avg_pool2d, adaptive_max_pool2d, avg_pool2d, max_pool2d, max_unpool2d,
-)
+from alpha.ops.index.pick import chunk, eye, getitem, masked_select, nonzero, setitem, tile, tril, triu, unbind, unflatten
+from alpha.ops.pool import adaptive_avg_pool2d, adaptive_max_pool2d, avg_pool2d, max_pool2d
+from alpha.ops.pool.windows import max_unpool2d
 from alpha.ops.reduce import argmax, max, mean, min, std, sum, sum_to, var, vector_norm
-from alpha.ops.shape import (
-    concat, expand, flatten, flip, permute, reshape, split, squeeze, stack, transpose, unsqueeze,
-)
-from alpha.ops.update import (
-    adam_step, adamax_step, adamod_step, ema_step, loss_scale_step, radam_step, rmsprop_step, sgd_step, sums_of_squares,
-)
+from alpha.ops.shape import concat, expand, flatten, flip, permute, reshape, split, squeeze, stack, transpose, unsqueeze
+from alpha.ops.update import adam_step, adamax_step, adamod_step, ema_step, loss_scale_step, radam_step, rmsprop_step, sgd_step, sums_of_squares
 from alpha.core.methods import CALLS, Methods
 from alpha.core.table import TABLE, provides
 

@@ -1,53 +1,26 @@
-"""Arithmetic that is composed: logic of bool tensors, rounding, quotients, and functions of other ops.
+"""Logic of bool tensors, and questions whose answers are bools: what is NaN or infinite, close, or equal.
 
-The names are NumPy's and PyTorch's, so this module shadows some builtins (all, any, round): it calls none of them.
+The names are NumPy's and PyTorch's, so this module shadows the builtins all and any: it calls neither.
 """
 
 from __future__ import annotations
 
-import builtins
 from math import inf
-from math import log as log_of
 from typing import Any
 
-from alpha.core.device import FLOAT_DTYPES, HALF_DTYPES
+from alpha.core.device import FLOAT_DTYPES
 from alpha.core.errors import DTypeError, message, shown
 from alpha.core.inputs.arguments import checked
-from alpha.core.inputs.kinds import Axes, Axis, NonNegative, Number
+from alpha.core.inputs.kinds import Axes, NonNegative, Number
 from alpha.core.tensor import Tensor
-from alpha.ops.create import zeros_like
 from alpha.ops.elementwise import (
     abs,
-    binary,
-    cast,
-    div,
     eq,
-    exp,
-    log,
     lt,
-    mul,
     ne,
-    neg,
-    sqrt,
-    sub,
-    unary,
 )
 from alpha.ops.elementwise import where as select
-from alpha.ops.reduce import argmax, max
 from alpha.ops.reduce import sum as add_up
-
-floor = unary("floor", "y = the largest integer that is not above x; the gradient is 0.", lambda g, s: zeros_like(g),
-              dtypes="number", equation="")
-floor_divide = binary("floor_divide", "y = floor(a / b), exactly: that of the true quotient; no gradient.  Integers: 0 "
-                      "where b is 0.", None, None, module=__name__)
-remainder = binary("remainder", "y = a - floor(a / b) * b, exactly, with the sign of b, as Python's %.  Integers: a "
-                   "where b is 0.  The gradient of b is -g * floor(a / b).", lambda g, s: g,
-                   lambda g, s: g * -floor_divide(s.a, s.b), saves="a b", module=__name__)
-sin = unary("sin", "y = sin(x), x in radians.", lambda g, s: g * cos(s.x), saves="x", equation="")
-cos = unary("cos", "y = cos(x), x in radians.", lambda g, s: g * -sin(s.x), saves="x", equation="")
-
-
-# ---- bool tensors ----------------------------------------------------------------------------------------------------
 
 
 def _logical(where: str, value: Any) -> Any:
@@ -155,98 +128,3 @@ def allclose(a: Tensor, b: Tensor, rtol: NonNegative = 1e-5, atol: NonNegative =
 def equal(a: Tensor, b: Tensor) -> bool:
     """Returns whether a and b have one shape and the same elements."""
     return a.shape == b.shape and bool(all(eq(a, b)))
-
-
-# ---- rounding and quotients ------------------------------------------------------------------------------------------
-
-
-def _whole(x: Tensor) -> bool:
-    return x.dtype not in FLOAT_DTYPES
-
-
-@checked
-def ceil(x: Tensor) -> Tensor:
-    """y = the smallest integer that is not below x; the gradient is 0."""
-    return x if _whole(x) else neg(floor(neg(x)))
-
-
-@checked
-def trunc(x: Tensor) -> Tensor:
-    """y = the integer part of x; the gradient is 0."""
-    return x if _whole(x) else select(lt(x, 0), neg(floor(neg(x))), floor(x))
-
-
-@checked
-def round(x: Tensor, decimals: int = 0) -> Tensor:
-    """y = the nearest integer, or multiple of 10^-decimals; halves go to even ones.  The gradient is 0.
-
-    Where 10^decimals times x is more than the dtype has, x has no such digits, and stays as it is.
-    """
-    if _whole(x):
-        return x
-    if decimals and x.dtype in HALF_DTYPES:
-        return round(x.astype("float32"), decimals).astype(x.dtype)
-    if decimals:
-        power = 10.0 ** (builtins.min(builtins.abs(decimals), 300 if x.dtype == "float64" else 38))
-        scaled = mul(x, power) if decimals > 0 else div(x, power)
-        back = div(round(scaled), power) if decimals > 0 else mul(round(scaled), power)
-        return select(isfinite(scaled), back, x.detach())
-    low = floor(x)
-    odd, part = ne(floor(low * 0.5) * 2, low), sub(x, low).detach()
-    return select(logical_or(part > 0.5, logical_and(eq(part, 0.5), odd)), low + 1, low)
-
-
-# ---- functions of other ops ------------------------------------------------------------------------------------------
-
-
-@checked
-def clone(x: Tensor) -> Tensor:
-    """y = x, in memory of its own; differentiable."""
-    return cast(x, x.dtype)
-
-
-@checked
-def square(x: Tensor) -> Tensor:
-    """y = x^2."""
-    return mul(x, x)
-
-
-@checked
-def rsqrt(x: Tensor) -> Tensor:
-    """y = 1 / sqrt(x); infinite at 0, NaN below."""
-    return div(1.0, sqrt(x))
-
-
-@checked
-def reciprocal(x: Tensor) -> Tensor:
-    """y = 1 / x."""
-    return div(1.0, x)
-
-
-@checked
-def log2(x: Tensor) -> Tensor:
-    """y = the logarithm of x to base 2.  See log."""
-    return log(x) * (1 / log_of(2))
-
-
-@checked
-def log10(x: Tensor) -> Tensor:
-    """y = the logarithm of x to base 10.  See log."""
-    return log(x) * (1 / log_of(10))
-
-
-@checked
-def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """y = ln(sum(e^x)) over the axes, without overflow."""
-    top = max(x.detach(), axis, True)
-    top = select(isfinite(top), top, 0.0)
-    y = log(add_up(exp(x - top), axis, True)) + top
-    return y if keepdims else add_up(y, axis)
-
-
-@checked
-def argmin(x: Tensor, axis: Axis | None = None, keepdims: bool = False) -> Tensor:
-    """y = index of the smallest x along an axis, the first one of equals; int64, no gradient.  See argmax."""
-    if x.dtype in ("uint8", "bool"):
-        x = x.astype("int32")
-    return argmax(neg(x) if x.dtype in FLOAT_DTYPES else sub(-1, x), axis, keepdims)  # no -1 - x leaves the dtype

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.arguments import bound, checked
+from alpha.core.inputs.kinds import FiniteNumber
 from alpha.core.tensor import Tensor
+from alpha.ops.elementwise.curves import times
 from alpha.ops.matmul import matmul
 from alpha.ops.shape import expand, permute, reshape
 
@@ -133,3 +136,28 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
     """y[i, j] = a[i] * b[j] of two vectors."""
     _of("outer", a, 1, b, 1)
     return reshape(a, (-1, 1)) * reshape(b, (1, -1))
+
+@checked
+def addmm(x: Tensor, mat1: Tensor, mat2: Tensor, *, beta: FiniteNumber = 1, alpha: FiniteNumber = 1) -> Tensor:
+    """y = beta * x + alpha * (mat1 @ mat2) of two matrices; x broadcasts, and is not read where beta is 0.
+
+    Raises ShapeError unless mat1 and mat2 are matrices that fit together.
+    """
+    return _added_product("addmm", 2, x, mat1, mat2, beta, alpha)
+
+
+@checked
+def baddbmm(x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: FiniteNumber = 1, alpha: FiniteNumber = 1) -> Tensor:
+    """y[n] = beta * x[n] + alpha * (batch1[n] @ batch2[n]) of two batches of matrices.  See addmm."""
+    return _added_product("baddbmm", 3, x, batch1, batch2, beta, alpha)
+
+
+def _added_product(where_: str, ndim: int, x: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any) -> Tensor:
+    if (a.ndim, b.ndim) != (ndim, ndim) or a.shape[:-2] != b.shape[:-2]:
+        raise ShapeError(message(where_, f"the factors have shapes {a.shape} and {b.shape}, {ndim} axes are needed, "
+                                 "all but the last two alike", "use x + a @ b, which takes any"))
+    product = times(matmul(a, b), alpha)
+    if len(x.shape) > ndim or any(m not in (1, n) for m, n in zip(x.shape[::-1], product.shape[::-1])):
+        raise ShapeError(message(where_, f"x has shape {x.shape}, the product {product.shape}",
+                                 "pass an x that broadcasts to the product"))
+    return product if beta == 0 else times(x, beta) + product

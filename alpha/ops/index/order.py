@@ -12,13 +12,13 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.ints import is_real
 from alpha.core.inputs.kinds import Axis, Choice, Size
 from alpha.core.tensor import Tensor, tensor
-from alpha.ops.composed.axes import part, rows_of
-from alpha.ops.composed.curves import lerp
 from alpha.ops.elementwise import where
+from alpha.ops.elementwise.curves import lerp
 from alpha.ops.index import Sorted, argsort, gather, index_select, sort, to_axis
 from alpha.ops.logic import any, isnan
 from alpha.ops.reduce import argmax, normal_axis
 from alpha.ops.shape import reshape, squeeze
+from alpha.ops.shape.axes import part, rows_of
 
 Interpolation = Annotated[str, Choice("linear", "lower", "higher", "nearest", "midpoint")]
 

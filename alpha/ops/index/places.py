@@ -1,4 +1,4 @@
-"""Elements put together by index, composed of other ops: index_add and scatter_reduce; and meshgrid."""
+"""Elements put together by index: index_add and scatter_reduce, meshgrid, and embedding, which reads rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from alpha.ops.create import ones_like
 from alpha.ops.elementwise import eq, gt, where
 from alpha.ops.index import _added, _integers, _scattered, gather, scatter_add
 from alpha.ops.reduce import normal_axis
-from alpha.ops.shape import reshape
+from alpha.ops.shape import reshape, take
 
 Joined = Annotated[str, Choice("sum", "mean", "amax", "amin")]
 Indexing = Annotated[str, Choice("ij", "xy")]
@@ -122,3 +122,32 @@ def meshgrid(*xs: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     shape = tuple([sizes[k] for k in order])
     return tuple([reshape(line, tuple([n if order[k] == j else 1 for k, n in enumerate(shape)])).expand(shape)
                   for j, line in enumerate(lines)])
+
+
+@checked
+def embedding(index: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """y[...] = weight[index[...]]: rows of a table.
+
+    Args:
+        index: int32 or int64, any shape; from 0 on.
+        weight: shape (rows, dim).
+        padding_idx: the row whose gradient is 0; None: there is none.
+    Raises:
+        ShapeError: an index is out of range (on a GPU its row is NaN), weight has not two axes, or
+            padding_idx is out of range.
+        ArgumentError: index is no integer.
+    """
+    if index.is_floating_point or index.dtype in ("bool", "uint8"):
+        raise ArgumentError(message("embedding", f"index has dtype {index.dtype}, int32 or int64 is needed",
+                                    "pass embedding(index, weight)", index=index.shape, weight=weight.shape))
+    if weight.ndim != 2:
+        raise ShapeError(message("embedding", f"weight has {weight.ndim} axes, 2 are needed (rows, dim)",
+                                 "reshape weight; ops.take(weight, index) takes any", weight=weight.shape))
+    if padding_idx is not None and not -weight.shape[0] <= padding_idx < weight.shape[0]:
+        raise ShapeError(message("embedding", f"padding_idx is {padding_idx}, weight has {weight.shape[0]} rows",
+                                 "choose a row of weight", weight=weight.shape))
+    y = take(weight, index)
+    if padding_idx is None or not weight.requires_grad:
+        return y
+    row = padding_idx if padding_idx >= 0 else padding_idx + weight.shape[0]
+    return where(reshape(index == row, (*index.shape, 1)), y.detach(), y)

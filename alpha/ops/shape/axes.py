@@ -1,4 +1,4 @@
-"""Along axes, composed of other ops: products, differences, parts, repetitions and diagonals."""
+"""Along axes: products, differences, parts, repetitions, diagonals, logsumexp and argmin."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from alpha.core.inputs.kinds import Axes, Axis, Ints, ShapeLike, Size
 from alpha.core.tensor import Tensor, tensor
 from alpha.core.views import View
 from alpha.ops.checks import on_host
-from alpha.ops.elementwise import mul, ne, sub, where
+from alpha.ops.elementwise import clone, exp, log, mul, ne, neg, sub, where
 from alpha.ops.index import index_select, take_along_axis, to_axis
-from alpha.ops.logic import clone
-from alpha.ops.reduce import Shape, accumulation_dtype, normal_axes, normal_axis
+from alpha.ops.logic import isfinite
+from alpha.ops.reduce import Shape, accumulation_dtype, argmax, normal_axes, normal_axis
+from alpha.ops.reduce import max as largest
 from alpha.ops.reduce import sum as add_up
 from alpha.ops.shape import concat, expand, pad, reshape, slice_axes, squeeze, unsqueeze
 
@@ -278,3 +279,20 @@ def diag(x: Tensor, diagonal: int = 0) -> Tensor:
 
 
 _diagonal_of = diagonal
+
+
+@checked
+def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """y = ln(sum(e^x)) over the axes, without overflow."""
+    top = largest(x.detach(), axis, True)
+    top = where(isfinite(top), top, 0.0)
+    y = log(add_up(exp(x - top), axis, True)) + top
+    return y if keepdims else add_up(y, axis)
+
+
+@checked
+def argmin(x: Tensor, axis: Axis | None = None, keepdims: bool = False) -> Tensor:
+    """y = index of the smallest x along an axis, the first one of equals; int64, no gradient.  See argmax."""
+    if x.dtype in ("uint8", "bool"):
+        x = x.astype("int32")
+    return argmax(neg(x) if x.dtype in FLOAT_DTYPES else sub(-1, x), axis, keepdims)  # no -1 - x leaves the dtype

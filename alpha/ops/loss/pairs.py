@@ -15,7 +15,7 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Finite, NonNegative, Order, Positive, Reduction, Whole
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import relu, softplus
-from alpha.ops.composed.vectors import pairwise_distance
+from alpha.ops.distance import pairwise_distance
 from alpha.ops.elementwise import broadcast_shape, clip, eq, exp, gt, log, minimum, ne, sqrt, where
 from alpha.ops.loss import check_labels, label_mask, reduced
 from alpha.ops.reduce import widened

@@ -11,13 +11,13 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Axis, Finite, NonNegative, Positive
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import elu, relu6, sigmoid, softmax, softplus, tanh
-from alpha.ops.composed.axes import part
 from alpha.ops.create import rand
 from alpha.ops.elementwise import abs, clip, gt, le, log, where
 from alpha.ops.index import to_axis
 from alpha.ops.loss import label_mask
 from alpha.ops.reduce import accumulation_dtype, argmax, normal_axis, widened
 from alpha.ops.shape import reshape
+from alpha.ops.shape.axes import part
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772     # which keep means at 0 and variances at 1
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from alpha.core.errors import DTypeError, ShapeError, message
-from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Padding
 from alpha.core.inputs.kinds import Pair as IntOrPair
 from alpha.core.op import Spec, op
@@ -30,7 +29,7 @@ def _window(kernel_size: Pair, stride: Pair | None, padding: Pair, **others: Any
 @lru_cache(maxsize=1024)
 def pool_axes(where: str, x_shape: Shape, kernel_size: Pair, stride: Pair, padding: Pair) -> tuple[Axis, Axis]:
     """Returns the geometry of a pool along H and along W.  Raises ShapeError in the name of op `where`."""
-    _check_image(where, "x", x_shape)
+    check_image(where, "x", x_shape)
     if min(kernel_size) < 1 or min(stride) < 1:
         raise ShapeError(message(where, f"kernel_size {kernel_size} and stride {stride} must be at least 1",
                                  "correct the argument that is out of range"))
@@ -56,7 +55,7 @@ def adaptive_windows(i: int, o: int) -> list[Pair]:
     return [(k * i // o, ceil_div((k + 1) * i, o)) for k in range(o)]
 
 
-def _check_image(where: str, name: str, shape: Shape) -> None:
+def check_image(where: str, name: str, shape: Shape) -> None:
     if len(shape) != 4 or 0 in shape[1:]:
         raise ShapeError(message(where, f"{name} has shape {shape}, 4 non-empty axes are needed (N H W C)",
                                  f"reshape {name}; a single image needs a leading axis of 1"))
@@ -69,7 +68,7 @@ def _pooled_shape(where: str, x_shape: Shape, kernel_size: Pair, stride: Pair, p
 
 def _unpooled_shape(where: str, g_shape: Shape, hw: Pair, **window: Pair) -> Shape:
     """Returns the shape of the input that pools to g_shape."""
-    _check_image(where, "g", g_shape)
+    check_image(where, "g", g_shape)
     x_shape = g_shape[0], *hw, g_shape[-1]
     if (pooled := _pooled_shape(where, x_shape, **window)) != g_shape:
         raise ShapeError(message(where, f"g has shape {g_shape}, this geometry gives {pooled}",
@@ -78,7 +77,7 @@ def _unpooled_shape(where: str, g_shape: Shape, hw: Pair, **window: Pair) -> Sha
 
 
 def _adaptive_shape(where: str, x_shape: Shape, output_size: Pair) -> Shape:
-    _check_image(where, "x", x_shape)
+    check_image(where, "x", x_shape)
     check_axis(where, "H or W", *output_size)
     return x_shape[0], *output_size, x_shape[3]
 
@@ -145,7 +144,7 @@ class max_pool2d_backward:
         return _window(kernel_size, stride, padding, hw=hw)
 
     def shape(g, index, *, hw, **window):
-        _check_index("max_pool2d_backward", g.shape, index, "int32")
+        check_index("max_pool2d_backward", g.shape, index, "int32")
         x_shape = _unpooled_shape("max_pool2d_backward", g.shape, hw, **window)
         if index.device == "cpu" and not _trusted.get():
             _check_windows("max_pool2d_backward", index.numpy(), pool_axes("max_pool2d_backward", x_shape, **window))
@@ -199,8 +198,8 @@ class pool_scatter:
     batched = True
 
     def shape(x, index, *, hw: IntOrPair):
-        _check_image("pool_scatter", "x", x.shape)
-        _check_index("pool_scatter", x.shape, index)
+        check_image("pool_scatter", "x", x.shape)
+        check_index("pool_scatter", x.shape, index)
         return x.shape[0], *hw, x.shape[3]
 
     def vjp_x(g, s, *, hw):
@@ -225,16 +224,16 @@ class pool_gather:
     batched = True
 
     def shape(x, index):
-        _check_image("pool_gather", "x", x.shape)
-        _check_image("pool_gather", "index", index.shape)
-        _check_index("pool_gather", (x.shape[0], *index.shape[1:3], x.shape[3]), index)
+        check_image("pool_gather", "x", x.shape)
+        check_image("pool_gather", "index", index.shape)
+        check_index("pool_gather", (x.shape[0], *index.shape[1:3], x.shape[3]), index)
         return index.shape
 
     def vjp_x(g, s):
         return pool_scatter(g, s.index, hw=s.x_shape[1:3])
 
 
-def _check_index(where: str, expected: Shape, index: Tensor, *dtypes: str) -> None:
+def check_index(where: str, expected: Shape, index: Tensor, *dtypes: str) -> None:
     if index.shape != expected:
         raise ShapeError(message(where, f"index has shape {index.shape}, {expected} is needed",
                                  "pass the index of the max_pool2d.full call that made the values"))
@@ -266,32 +265,6 @@ def index_error(where: str, index: int, position: int, hw: Pair) -> ShapeError:
     return ShapeError(message(where, f"index {index} at position {position} is outside [0, {hw[0] * hw[1]})",
                               "pass the index of max_pool2d.full as it is, and the height and width of what was pooled",
                               map=hw))
-
-
-@checked
-def max_unpool2d(x: Tensor, index: Tensor, *, output_hw: IntOrPair) -> Tensor:
-    """Puts each element of x back where its maximum came from; all else is 0.
-
-    Where windows overlapped, elements that came from one position are added up.
-    Args:
-        x: values.  Shape (N, OH, OW, C), NHWC; float.
-        index: the second output of max_pool2d.full or adaptive_max_pool2d.full.  Shape of x; integer.
-        output_hw: (IH, IW) of the result, or an int for both.
-    Returns:
-        y of shape (N, IH, IW, C).
-    Raises:
-        ShapeError: the shapes of x and index differ, or an index lies outside of IH * IW.
-        DTypeError: index is not of an integer dtype.
-    """
-    where, hw, positions = "max_unpool2d", output_hw, index.numpy()
-    _check_image(where, "x", x.shape)
-    _check_index(where, x.shape, index)
-    low, high = int(np.min(positions)), int(np.max(positions))
-    if low < 0 or high >= hw[0] * hw[1]:
-        raise ShapeError(message(where, f"index ranges from {low} to {high}, the output has positions 0 to "
-                                 f"{hw[0] * hw[1] - 1}", "pass the height and width of the pooled input as output_hw",
-                                 output_hw=hw))
-    return pool_scatter(x, index, hw=hw)
 
 
 @op
@@ -392,7 +365,7 @@ class adaptive_avg_pool2d_backward:
     batched = True
 
     def shape(g, *, hw: IntOrPair):
-        _check_image("adaptive_avg_pool2d_backward", "g", g.shape)
+        check_image("adaptive_avg_pool2d_backward", "g", g.shape)
         return g.shape[0], *hw, g.shape[3]
 
     def vjp_g(g, s, *, hw):

@@ -7,11 +7,12 @@ Its coefficients are a minimax fit whose relative error is 2e-8. float64 is comp
 from __future__ import annotations
 
 from math import inf, pi
+from math import log as log_of
 from math import sqrt as sqrt_of
 from typing import Any
 
 from alpha.core.device import FLOAT_DTYPES
-from alpha.core.errors import ConfigError, ShapeError, message
+from alpha.core.errors import ConfigError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.dtypes import RANGES
 from alpha.core.inputs.kinds import FiniteNumber, Limit, Number
@@ -21,17 +22,19 @@ from alpha.ops.elementwise import (
     abs,
     binary,
     clip,
+    div,
     eq,
     exp,
     log,
     lt,
+    mul,
     pow,
     sqrt,
     unary,
     where,
 )
-from alpha.ops.logic import cos, isnan, remainder, sin
-from alpha.ops.matmul import matmul
+from alpha.ops.elementwise.rounding import remainder
+from alpha.ops.logic import isnan
 from alpha.ops.reduce import widened
 
 # ---- ops by their equations ------------------------------------------------------------------------------------------
@@ -59,6 +62,8 @@ _TAIL = tuple([2 * c for c in (
     7.067976640e-07, 1.196703166e-01, 1.197357103e-01, 1.093010679e-01, 8.175350726e-02, 8.815164119e-02,
     -6.664516777e-02, 1.782460362e-01, -2.190825492e-01, 1.088880673e-01, -2.001934685e-02)])
 
+sin = unary("sin", "y = sin(x), x in radians.", lambda g, s: g * cos(s.x), saves="x", equation="")
+cos = unary("cos", "y = cos(x), x in radians.", lambda g, s: g * -sin(s.x), saves="x", equation="")
 expm1 = unary("expm1", "y = e^x - 1, with all digits near 0.", lambda g, s: g * (s.y + 1.0), saves="y")
 log1p = unary("log1p", "y = ln(1 + x), with all digits near 0; -inf at -1, NaN below.", lambda g, s: g / (s.x + 1.0),
               saves="x")
@@ -92,6 +97,36 @@ hypot = binary("hypot", "y = sqrt(a^2 + b^2), without overflow.", lambda g, s: g
 
 
 # ---- functions of other ops ------------------------------------------------------------------------------------------
+
+
+@checked
+def square(x: Tensor) -> Tensor:
+    """y = x^2."""
+    return mul(x, x)
+
+
+@checked
+def rsqrt(x: Tensor) -> Tensor:
+    """y = 1 / sqrt(x); infinite at 0, NaN below."""
+    return div(1.0, sqrt(x))
+
+
+@checked
+def reciprocal(x: Tensor) -> Tensor:
+    """y = 1 / x."""
+    return div(1.0, x)
+
+
+@checked
+def log2(x: Tensor) -> Tensor:
+    """y = the logarithm of x to base 2.  See log."""
+    return log(x) * (1 / log_of(2))
+
+
+@checked
+def log10(x: Tensor) -> Tensor:
+    """y = the logarithm of x to base 10.  See log."""
+    return log(x) * (1 / log_of(10))
 
 
 @checked
@@ -148,43 +183,18 @@ def lerp(a: Tensor, b: Tensor, weight: Tensor | FiniteNumber) -> Tensor:
 @checked
 def addcmul(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: FiniteNumber = 1) -> Tensor:
     """y = x + value * tensor1 * tensor2; they broadcast."""
-    return x + _times(tensor1, value) * tensor2
+    return x + times(tensor1, value) * tensor2
 
 
 @checked
 def addcdiv(x: Tensor, tensor1: Tensor, tensor2: Tensor, value: FiniteNumber = 1) -> Tensor:
     """y = x + value * tensor1 / tensor2; floats that broadcast."""
-    return x + _times(tensor1, value) / tensor2
+    return x + times(tensor1, value) / tensor2
 
 
-def _times(x: Tensor, value: Any) -> Tensor:
+def times(x: Tensor, value: Any) -> Tensor:
+    """Returns x * value; x itself where value is 1."""
     return x if value == 1 else x * value
-
-
-@checked
-def addmm(x: Tensor, mat1: Tensor, mat2: Tensor, *, beta: FiniteNumber = 1, alpha: FiniteNumber = 1) -> Tensor:
-    """y = beta * x + alpha * (mat1 @ mat2) of two matrices; x broadcasts, and is not read where beta is 0.
-
-    Raises ShapeError unless mat1 and mat2 are matrices that fit together.
-    """
-    return _added_product("addmm", 2, x, mat1, mat2, beta, alpha)
-
-
-@checked
-def baddbmm(x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: FiniteNumber = 1, alpha: FiniteNumber = 1) -> Tensor:
-    """y[n] = beta * x[n] + alpha * (batch1[n] @ batch2[n]) of two batches of matrices.  See addmm."""
-    return _added_product("baddbmm", 3, x, batch1, batch2, beta, alpha)
-
-
-def _added_product(where_: str, ndim: int, x: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any) -> Tensor:
-    if (a.ndim, b.ndim) != (ndim, ndim) or a.shape[:-2] != b.shape[:-2]:
-        raise ShapeError(message(where_, f"the factors have shapes {a.shape} and {b.shape}, {ndim} axes are needed, "
-                                 "all but the last two alike", "use x + a @ b, which takes any"))
-    product = _times(matmul(a, b), alpha)
-    if len(x.shape) > ndim or any(m not in (1, n) for m, n in zip(x.shape[::-1], product.shape[::-1])):
-        raise ShapeError(message(where_, f"x has shape {x.shape}, the product {product.shape}",
-                                 "pass an x that broadcasts to the product"))
-    return product if beta == 0 else _times(x, beta) + product
 
 
 @checked

@@ -1,4 +1,4 @@
-"""Maps, composed of other ops: resizing, padding by modes, shuffled channels, embedding.
+"""Maps: resizing, padding by modes, shuffled channels.
 
 Maps are (N, H, W, C), or (N, L, C) where one axis is meant: the axes between the first and the last are those of space.
 """
@@ -16,15 +16,14 @@ from alpha.core.device import FLOAT_DTYPES
 from alpha.core.errors import ArgumentError, ConfigError, DTypeError, ShapeError, message, shown
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.ints import as_int, is_real
-from alpha.core.inputs.kinds import Channels, Finite, PadMode, ResizeMode
+from alpha.core.inputs.kinds import Channels, PadMode, ResizeMode
 from alpha.core.inputs.sizes import check_host
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops import shape as moves
-from alpha.ops.elementwise import where
 from alpha.ops.index import index_select, mix_rows
-from alpha.ops.pool import adaptive_avg_pool2d, avg_pool2d
+from alpha.ops.pool import adaptive_avg_pool2d
 from alpha.ops.reduce import Shape, widened
-from alpha.ops.shape import permute, reshape, take
+from alpha.ops.shape import permute, reshape
 
 # ---- borders ---------------------------------------------------------------------------------------------------------
 
@@ -301,55 +300,3 @@ def channel_shuffle(x: Tensor, groups: Channels) -> Tensor:
                                  "choose a number of groups that divides the channels", x=x.shape))
     split = reshape(x, (*x.shape[:-1], groups, c // groups))
     return reshape(split.transpose(-2, -1), x.shape)
-
-
-@checked
-def local_response_norm(x: Tensor, size: Channels, alpha: Finite = 1e-4, beta: Finite = 0.75, k: Finite = 1.0
-                        ) -> Tensor:
-    """y = x / (k + alpha / size * sum of x^2 over `size` neighbouring channels)^beta.
-
-    Args:
-        x: shape (..., C), channels last; float.
-        size: channels of a window, of which (size - 1) / 2 lie behind, and size / 2 in front, fewer at the ends.
-    Source: Krizhevsky et al., "ImageNet classification with deep convolutional neural networks", 2012.
-    """
-    if x.ndim < 2:
-        raise ShapeError(message("local_response_norm", f"x has {x.ndim} axes, at least 2 are needed",
-                                 "pass x of shape (..., C)", x=x.shape))
-    wide = widened(x)
-    rows = reshape(wide * wide, (1, prod(x.shape[:-1]), x.shape[-1], 1))
-    padded = moves.pad(rows, ((0, 0), (0, 0), (size // 2, (size - 1) // 2), (0, 0)))
-    means = reshape(avg_pool2d(padded, (1, size), 1), x.shape) if x.numel() else wide
-    return (wide / (means * alpha + k) ** beta).astype(x.dtype)
-
-
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-@checked
-def embedding(index: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """y[...] = weight[index[...]]: rows of a table.
-
-    Args:
-        index: int32 or int64, any shape; from 0 on.
-        weight: shape (rows, dim).
-        padding_idx: the row whose gradient is 0; None: there is none.
-    Raises:
-        ShapeError: an index is out of range (on a GPU its row is NaN), weight has not two axes, or
-            padding_idx is out of range.
-        ArgumentError: index is no integer.
-    """
-    if index.is_floating_point or index.dtype in ("bool", "uint8"):
-        raise ArgumentError(message("embedding", f"index has dtype {index.dtype}, int32 or int64 is needed",
-                                    "pass embedding(index, weight)", index=index.shape, weight=weight.shape))
-    if weight.ndim != 2:
-        raise ShapeError(message("embedding", f"weight has {weight.ndim} axes, 2 are needed (rows, dim)",
-                                 "reshape weight; ops.take(weight, index) takes any", weight=weight.shape))
-    if padding_idx is not None and not -weight.shape[0] <= padding_idx < weight.shape[0]:
-        raise ShapeError(message("embedding", f"padding_idx is {padding_idx}, weight has {weight.shape[0]} rows",
-                                 "choose a row of weight", weight=weight.shape))
-    y = take(weight, index)
-    if padding_idx is None or not weight.requires_grad:
-        return y
-    row = padding_idx if padding_idx >= 0 else padding_idx + weight.shape[0]
-    return where(reshape(index == row, (*index.shape, 1)), y.detach(), y)

@@ -1,4 +1,4 @@
-"""Pools of any window, composed of other ops: dilated, with one window more (ceil_mode), with another divisor."""
+"""Pools of any window: dilated, with one window more (ceil_mode), with another divisor; and maxima put back."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from alpha.core.inputs.kinds import Channels, Padding, Pair
 from alpha.core.op import announced
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops import shape as moves
-from alpha.ops.composed.image import check_maps
+from alpha.ops.image import check_maps
 from alpha.ops.index import index_select
-from alpha.ops.pool import avg_pool2d, max_pool2d, pool_gather
+from alpha.ops.pool import avg_pool2d, check_image, check_index, max_pool2d, pool_gather, pool_scatter
 from alpha.ops.reduce import argmax
 from alpha.ops.shape import stack, take
 
@@ -116,3 +116,27 @@ def avg_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, p
     return y * tensor(prod(kernel_size) / count, y.dtype, y.device)
 
 
+@checked
+def max_unpool2d(x: Tensor, index: Tensor, *, output_hw: Pair) -> Tensor:
+    """Puts each element of x back where its maximum came from; all else is 0.
+
+    Where windows overlapped, elements that came from one position are added up.
+    Args:
+        x: values.  Shape (N, OH, OW, C), NHWC; float.
+        index: the second output of max_pool2d.full or adaptive_max_pool2d.full.  Shape of x; integer.
+        output_hw: (IH, IW) of the result, or an int for both.
+    Returns:
+        y of shape (N, IH, IW, C).
+    Raises:
+        ShapeError: the shapes of x and index differ, or an index lies outside of IH * IW.
+        DTypeError: index is not of an integer dtype.
+    """
+    where, hw, positions = "max_unpool2d", output_hw, index.numpy()
+    check_image(where, "x", x.shape)
+    check_index(where, x.shape, index)
+    low, high = int(np.min(positions)), int(np.max(positions))
+    if low < 0 or high >= hw[0] * hw[1]:
+        raise ShapeError(message(where, f"index ranges from {low} to {high}, the output has positions 0 to "
+                                 f"{hw[0] * hw[1] - 1}", "pass the height and width of the pooled input as output_hw",
+                                 output_hw=hw))
+    return pool_scatter(x, index, hw=hw)

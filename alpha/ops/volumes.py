@@ -13,11 +13,11 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Channels, Pair_, Refused, Size, Whole
 from alpha.core.tensor import Tensor
 from alpha.ops import shape as moves
-from alpha.ops.composed.pools import avg_pool_windows, max_pool_windows
 from alpha.ops.conv import conv2d, conv_transpose2d
 from alpha.ops.conv_desc import ceil_div
 from alpha.ops.index import gather
 from alpha.ops.pool import adaptive_avg_pool2d, adaptive_max_pool2d
+from alpha.ops.pool.windows import avg_pool_windows, max_pool_windows
 from alpha.ops.shape import reshape, slice_axes, slice_axes_grad
 
 

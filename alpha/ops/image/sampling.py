@@ -14,10 +14,10 @@ from alpha.core.errors import DTypeError, ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Choice, Ints
 from alpha.core.tensor import Tensor, tensor
-from alpha.ops.composed.image import check_maps
 from alpha.ops.elementwise import abs as absolute
 from alpha.ops.elementwise import ge, gt, le, where
-from alpha.ops.logic import floor, round
+from alpha.ops.elementwise.rounding import floor, round
+from alpha.ops.image import check_maps
 from alpha.ops.matmul import matmul
 from alpha.ops.reduce import widened
 from alpha.ops.shape import permute, reshape, take

@@ -21,9 +21,8 @@ from alpha.core.inputs.sizes import check_host
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops.checks import on_host, slice_bounds
 from alpha.ops.create import arange, zeros
-from alpha.ops.elementwise import where
+from alpha.ops.elementwise import clone, where
 from alpha.ops.index import to_axis
-from alpha.ops.logic import clone
 from alpha.ops.pool import pool_gather
 from alpha.ops.reduce import Shape, normal_axis
 from alpha.ops.shape import Range, reshape, slice_axes, split, stack, take

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from alpha.core.errors import ConfigError, DataError, DTypeError, ShapeError, message
 from alpha.core.inputs.arguments import checked
-from alpha.core.inputs.kinds import MAX_SIZE, NonNegative, Positive, Reduction, Share, Size, Spread
+from alpha.core.inputs.kinds import MAX_SIZE, Reduction, Share, Size, Spread
 from alpha.core.op import Spec, grad_enabled, op
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import log_softmax, softmax, softplus
@@ -32,7 +32,7 @@ def reduced(y: Tensor, reduction: str) -> Tensor:
     return y.mean() if reduction == "mean" else y.sum() if reduction == "sum" else y
 
 
-def _checked_pair(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def checked_pair(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Checks the arguments of a loss of numbers, and returns x and target as the loss is computed with them."""
     check_target(name, x, target)
     return widened(x), widened(target)
@@ -258,56 +258,6 @@ def nll_loss(log_probs: Tensor, target: Tensor, weight: Tensor | None = None, *,
 
 
 @checked
-def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """(x - target)^2.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
-    x, target = _checked_pair("mse_loss", x, target)
-    d = x - target
-    return reduced(d * d, reduction)
-
-
-@checked
-def l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """|x - target|; the gradient at NaN is 0.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
-    x, target = _checked_pair("l1_loss", x, target)
-    return reduced((x - target).abs(), reduction)
-
-
-@checked
-def smooth_l1_loss(x: Tensor, target: Tensor, *, beta: NonNegative = 1.0, reduction: Reduction = "mean") -> Tensor:
-    """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2; the gradient at NaN is NaN, but 0 for beta 0.
-
-    Args:
-        x, target: one shape; float.
-        beta: where the square becomes linear, at least 0, finite; 0 makes it l1_loss.
-        reduction: "mean", "sum" or "none".
-    Raises:
-        ShapeError: the shapes differ.
-        ConfigError: beta or reduction is out of range.
-    """
-    x, target = _checked_pair("smooth_l1_loss", x, target)
-    d = x - target
-    if beta == 0:
-        return reduced(d.abs(), reduction)
-    near = d.clip(-beta, beta)
-    return reduced((near / beta) * (d - near * 0.5), reduction)
-
-
-@checked
-def huber_loss(x: Tensor, target: Tensor, *, delta: Positive = 1.0, reduction: Reduction = "mean") -> Tensor:
-    """d^2 / 2 where d = |x - target| < delta, else delta * (d - delta / 2): delta * smooth_l1_loss of beta = delta.
-
-    Args:
-        x, target: one shape; float.
-        delta: where the square becomes linear, above 0.
-        reduction: "mean", "sum" or "none".
-    Raises:
-        ShapeError: the shapes differ.  ConfigError: delta or reduction is out of range.
-    """
-    x, target = _checked_pair("huber_loss", x, target)
-    return smooth_l1_loss(x, target, beta=delta, reduction=reduction) * delta
-
-
-@checked
 def kl_div(log_probs: Tensor, target: Tensor, *, log_target: bool = False, reduction: Spread = "mean") -> Tensor:
     """target * (log(target) - log_probs), 0 where target is 0: how far a distribution is from another.
 
@@ -319,7 +269,7 @@ def kl_div(log_probs: Tensor, target: Tensor, *, log_target: bool = False, reduc
     Raises:
         ShapeError: the shapes differ.  ConfigError: reduction is unknown.
     """
-    log_probs, target = _checked_pair("kl_div", log_probs, target)
+    log_probs, target = checked_pair("kl_div", log_probs, target)
     if log_target:
         loss = exp(target) * (target - log_probs)
     else:
@@ -346,7 +296,7 @@ def bce_loss(p: Tensor, target: Tensor, weight: Tensor | None = None, *, reducti
         DataError: an element is outside [0, 1] (on a GPU one of p gives NaN, one of target goes unnoticed).
         ConfigError: the reduction is unknown.
     """
-    p, target = _checked_pair("bce_loss", p, target)
+    p, target = checked_pair("bce_loss", p, target)
     return reduced(weighed("bce_loss", binary_cross_entropy(p, target), weight), reduction)
 
 
@@ -391,7 +341,7 @@ def bce_with_logits_loss(x: Tensor, target: Tensor, weight: Tensor | None = None
         ShapeError: the shapes do not fit.
         ConfigError: the reduction is unknown.
     """
-    x, target = _checked_pair("bce_with_logits_loss", x, target)
+    x, target = checked_pair("bce_with_logits_loss", x, target)
     positive = target
     if pos_weight is not None:
         check_weight("bce_with_logits_loss", "pos_weight", pos_weight.shape, x.shape)

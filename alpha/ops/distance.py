@@ -1,53 +1,15 @@
-"""Norms of vectors and how far they are apart, composed of other ops."""
+"""How far vectors are apart."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.arguments import checked
-from alpha.core.inputs.kinds import Axis, Count, NonNegative, Order, PositiveOrInf
+from alpha.core.inputs.kinds import Axis, NonNegative, Order, PositiveOrInf
 from alpha.core.tensor import Tensor
 from alpha.ops.elementwise import abs as absolute
 from alpha.ops.elementwise import broadcast_shape, clip, gt, sqrt, where
-from alpha.ops.logic import rsqrt
-from alpha.ops.reduce import normal_axis, scale_beyond, vector_norm, widened
+from alpha.ops.reduce import normal_axis, vector_norm, widened
 from alpha.ops.shape import unsqueeze
-
-
-@checked
-def rms_norm(x: Tensor, gamma: Tensor | None = None, *, normalized_ndim: Count = 1, eps: NonNegative | None = None
-             ) -> Tensor:
-    """y = x / sqrt(mean of x^2 + eps) * gamma, the mean over the last axes of each sample.
-
-    Args:
-        x: shape (..., *normalized); float.
-        gamma: scale.  Shape normalized; dtype of x, or float32 where x has 16 bits; None stands for 1.
-        normalized_ndim: how many axes `normalized` has, at least 1.
-        eps: added to the mean; None: the distance of 1 to the next float32 (of float64: float64).
-    Returns:
-        y of the shape of x; computed in float32 where x has 16 bits, and rounded once.
-    Raises:
-        ShapeError: x has fewer axes or none of its values, or gamma has another shape.
-    Source: arXiv 1910.07467.
-    """
-    if not normalized_ndim <= x.ndim or 0 in x.shape[-normalized_ndim:]:
-        raise ShapeError(message("rms_norm", f"cannot normalise {normalized_ndim} axes of shape {x.shape}",
-                                 "choose normalized_ndim from 1 to the number of axes of x, none of them empty"))
-    if gamma is not None and gamma.shape != x.shape[-normalized_ndim:]:
-        raise ShapeError(message("rms_norm", f"gamma has shape {gamma.shape}, {x.shape[-normalized_ndim:]} is needed",
-                                 f"pass gamma of shape {x.shape[-normalized_ndim:]}", x=x.shape))
-    wide = widened(x)
-    if eps is None:
-        eps = float(np.finfo(wide.dtype).eps)
-    axes = tuple(range(-normalized_ndim, 0))
-    squares = (wide * wide).mean(axes, True)
-    if (scale := scale_beyond(wide, squares, axes)) is None:
-        y = wide * rsqrt(squares + eps)
-    else:
-        wide = wide * scale
-        y = wide * rsqrt((wide * wide).mean(axes, True) + scale * scale * eps)
-    return (y if gamma is None else y * gamma.astype(y.dtype)).astype(x.dtype)
 
 
 @checked
