@@ -5,6 +5,7 @@ from __future__ import annotations
 from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Axis, NonNegative, Order, PositiveOrInf
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.elementwise import abs as absolute
 from alpha.ops.elementwise import broadcast_shape, clip, gt, sqrt, where
@@ -12,6 +13,7 @@ from alpha.ops.reduce import normal_axis, vector_norm, widened
 from alpha.ops.shape import unsqueeze
 
 
+@public(functional=True)
 @checked
 def cosine_similarity(x1: Tensor, x2: Tensor, axis: Axis = 1, eps: NonNegative = 1e-8) -> Tensor:
     """y = sum of x1 * x2 over an axis, by the product of their lengths, each at least eps.
@@ -29,6 +31,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, axis: Axis = 1, eps: NonNegative =
     return (a * b).sum(k).astype(x1.dtype)
 
 
+@public(functional=True)
 @checked
 def pairwise_distance(x1: Tensor, x2: Tensor, p: Order = 2.0, eps: NonNegative = 1e-6, keepdims: bool = False
                       ) -> Tensor:
@@ -44,6 +47,7 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: Order = 2.0, eps: NonNegative =
     return vector_norm(d, p, -1, keepdims).astype(x1.dtype)
 
 
+@public(top=True)
 @checked
 def cdist(x1: Tensor, x2: Tensor, p: PositiveOrInf = 2.0) -> Tensor:
     """y[..., i, j] = (sum over k of |x1[..., i, k] - x2[..., j, k]|^p)^(1/p): how far each row is from each row.

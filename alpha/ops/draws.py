@@ -9,6 +9,7 @@ from alpha.core.device import FLOAT_DTYPES
 from alpha.core.errors import DataError, DTypeError, ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Count
+from alpha.core.table import public
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops.create import rand
 from alpha.ops.elementwise import lt
@@ -19,6 +20,7 @@ def _check_floats(where: str, x: Tensor) -> None:
         raise DTypeError(message(where, f"x has dtype {x.dtype}, floats are needed", 'convert it: x.astype("float32")'))
 
 
+@public(top=True, method=True)
 @checked
 def bernoulli(x: Tensor) -> Tensor:
     """y = 1 with probability x, else 0, each element by itself; no gradient.
@@ -39,6 +41,7 @@ def bernoulli(x: Tensor) -> Tensor:
     return lt(rand(x.shape, "float32", x.device), x.detach().astype("float32")).astype(x.dtype)
 
 
+@public(top=True, method=True)
 @checked
 def multinomial(x: Tensor, num_samples: Count, replacement: bool = False) -> Tensor:
     """y = indices of elements of each row, drawn with chances that are as the elements; no gradient.

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Union
 from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Channels, Pair_, Refused, Size, Whole
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops import shape as moves
 from alpha.ops.conv import conv2d, conv_transpose2d
@@ -74,6 +75,7 @@ def _reach(n: int, f: int, o: int, stride: int, padding: int, dilation: int) -> 
     return first, max(0, last - first + 1)
 
 
+@public(functional=True)
 @checked
 def conv3d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Triple = 1, padding: Padding3 = 0,
            dilation: Triple = 1, groups: Channels = 1) -> Tensor:
@@ -113,6 +115,7 @@ def conv3d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Triple
     return y if bias is None else (y.astype(bias.dtype) + bias).astype(y.dtype)
 
 
+@public(functional=True)
 @checked
 def conv_transpose3d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Triple = 1,
                      padding: Padding3 = 0, output_padding: Padding3 = 0, groups: Channels = 1, dilation: Triple = 1
@@ -152,6 +155,7 @@ def conv_transpose3d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stri
     return y if bias is None else (y.astype(bias.dtype) + bias).astype(y.dtype)
 
 
+@public(functional=True)
 @checked
 def conv_transpose1d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Stride1 = 1, padding: Size = 0,
                      output_padding: Size = 0, groups: Channels = 1, dilation: Stride1 = 1) -> Tensor:
@@ -188,6 +192,7 @@ def _in_turn(x: Tensor, flat: Callable[[Tensor], Tensor], deep: Callable[[Tensor
     return reshape(y, (n, y.shape[1], oh, ow, c))
 
 
+@public(functional=True)
 @checked
 def max_pool3d(x: Tensor, kernel_size: Triple, stride: Triple | None = None, padding: Padding3 = 0,
                dilation: Triple = 1, ceil_mode: bool = False, return_indices: bool = False) -> Any:
@@ -218,6 +223,7 @@ def max_pool3d(x: Tensor, kernel_size: Triple, stride: Triple | None = None, pad
     return reshape(y, shape), reshape(index.astype("int32"), shape)
 
 
+@public(functional=True)
 @checked
 def avg_pool3d(x: Tensor, kernel_size: Triple, stride: Triple | None = None, padding: Padding3 = 0,
                ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: Channels | None = None
@@ -242,6 +248,7 @@ def avg_pool3d(x: Tensor, kernel_size: Triple, stride: Triple | None = None, pad
                                    divisor_override))
 
 
+@public(functional=True)
 @checked
 def adaptive_avg_pool3d(x: Tensor, output_size: Triple) -> Tensor:
     """Mean of windows that cover volumes (N, D, H, W, C) evenly: output_size (OD, OH, OW), or an int for all axes."""
@@ -251,6 +258,7 @@ def adaptive_avg_pool3d(x: Tensor, output_size: Triple) -> Tensor:
                     lambda m: adaptive_avg_pool2d(m, (output_size[0], m.shape[2])))  # type: ignore[index]
 
 
+@public(functional=True)
 @checked
 def adaptive_max_pool3d(x: Tensor, output_size: Triple) -> Tensor:
     """Largest element of windows that cover volumes (N, D, H, W, C) evenly.  See adaptive_avg_pool3d."""

@@ -16,6 +16,7 @@ from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Axis, Finite
 from alpha.core.op import Op, grad_enabled, op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.checks import check_alike
 from alpha.ops.elementwise import erf, exp, minimum, where
@@ -40,6 +41,7 @@ def _fused(name: str, saved: str, formula: str, shape: Callable[..., Any] | None
 # ---- piecewise linear ------------------------------------------------------------------------------------------------
 
 
+@public(top=True, method=True, functional=True, inplace=True, layer="ReLU", keeps_channels=True, onnx="Relu")
 @op
 class relu:
     """y = max(x, 0); the gradient at 0 is 0, at NaN it is g."""
@@ -54,6 +56,7 @@ class relu:
         return relu_grad(g, s.y)
 
 
+@public()
 @op
 class relu_grad:
     """Gradient of relu, also of one that is fused into another op: 0 where y <= 0, else g, at NaN too."""
@@ -71,6 +74,7 @@ class relu_grad:
         return None
 
 
+@public(functional=True, inplace=True, layer="ReLU6", keeps_channels=True)
 @op
 class relu6:
     """y = min(max(x, 0), 6); the gradient at 0 and at 6 is 0, at NaN it is g."""
@@ -102,6 +106,7 @@ class relu6_grad:
         return None
 
 
+@public(method=True, layer="LeakyReLU", keeps_channels=True)
 @op
 class leaky_relu:
     """y = x where x > 0, else slope * x; the gradient at 0 and at NaN is slope * g."""
@@ -152,6 +157,7 @@ hardswish_grad = _fused("hardswish_grad", "x", "0 up to -3, g * (x / 3 + 1 / 2) 
 softplus_grad = _fused("softplus_grad", "x", "g * sigmoid(x)", equation="logistic(x) * g")
 
 
+@public(top=True, method=True, functional=True, layer="Sigmoid", keeps_channels=True, onnx="Sigmoid")
 @op
 class sigmoid:
     """y = 1 / (1 + e^-x)."""
@@ -166,6 +172,7 @@ class sigmoid:
         return g * (s.y * (1.0 - s.y)) if grad_enabled() else sigmoid_grad(g, s.y)
 
 
+@public(top=True, method=True, functional=True, layer="Tanh", keeps_channels=True, onnx="Tanh")
 @op
 class tanh:
     """y = (e^x - e^-x) / (e^x + e^-x)."""
@@ -180,6 +187,7 @@ class tanh:
         return g * (1.0 - s.y * s.y) if grad_enabled() else tanh_grad(g, s.y)
 
 
+@public(functional=True, inplace=True, layer="SiLU", keeps_channels=True)
 @op
 class silu:
     """y = x * sigmoid(x), also called swish.  At -inf, y and the gradient are NaN; at inf, the gradient."""
@@ -197,6 +205,7 @@ class silu:
         return g * (p * (1.0 + s.x * (1.0 - p)))
 
 
+@public(layer="GELU", keeps_channels=True)
 @op
 class gelu:
     """y = x * P(x), P the standard normal distribution function: (1 + erf(x / sqrt(2))) / 2.  Exact, not by tanh.
@@ -220,6 +229,7 @@ class gelu:
         return g * (distribution + s.x * density)
 
 
+@public(keeps_channels=True)
 @checked
 def gelu_tanh(x: Tensor) -> Tensor:
     """y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))): gelu by tanh, 5e-4 from the exact one at most."""
@@ -228,6 +238,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return y.astype(x.dtype)
 
 
+@public(layer="ELU", keeps_channels=True)
 @op
 class elu:
     """y = x where x > 0, else alpha * (e^x - 1); the gradient at NaN is g.  Source: arXiv 1511.07289."""
@@ -244,6 +255,7 @@ class elu:
         return g * where(s.x <= 0.0, exp(minimum(s.x, 0.0)) * alpha, 1.0)
 
 
+@public(functional=True, layer="Softplus", keeps_channels=True, onnx="Softplus")
 @op
 class softplus:
     """y = ln(1 + e^x), without overflow."""
@@ -258,6 +270,7 @@ class softplus:
         return g * sigmoid(s.x) if grad_enabled() else softplus_grad(g, s.x)
 
 
+@public(functional=True, inplace=True, layer="Hardswish", keeps_channels=True, onnx="HardSwish")
 @op
 class hardswish:
     """y = x * min(max(x + 3, 0), 6) / 6; as in PyTorch, the gradient at -3 is 0, at 3 and NaN g.
@@ -296,6 +309,7 @@ def _softmax_shape(x: Tensor, axis: int, where: str) -> tuple[int, ...]:
     return x.shape
 
 
+@public(top=True, method=True, functional=True, layer="Softmax Softmax2d", keeps_channels=True)
 @op
 class softmax:
     """y = e^x / sum(e^x) along an axis, without overflow.
@@ -316,6 +330,7 @@ class softmax:
         return s.y * (g - (g * s.y).sum(axis, True)) if grad_enabled() else softmax_grad(g, s.y, axis)
 
 
+@public(method=True, functional=True, layer="LogSoftmax", keeps_channels=True)
 @op
 class log_softmax:
     """y = x - ln(sum(e^x)) along an axis, without overflow.  See softmax."""

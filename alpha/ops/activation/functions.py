@@ -9,6 +9,7 @@ from alpha.core.errors import ConfigError, ShapeError, message
 from alpha.core.graph import grad_enabled
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Axis, Finite, NonNegative, Positive
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import elu, relu6, sigmoid, softmax, softplus, tanh
 from alpha.ops.create import rand
@@ -32,6 +33,7 @@ def check_limits(where: str, min_val: float, max_val: float) -> None:
                                   "pass the lower limit as min_val"))
 
 
+@public(layer="Hardtanh", keeps_channels=True)
 @checked
 def hardtanh(x: Tensor, min_val: Finite = -1.0, max_val: Finite = 1.0) -> Tensor:
     """y = x limited to [min_val, max_val]; the gradient is 0 at the limits too, where that of clip is g."""
@@ -41,30 +43,35 @@ def hardtanh(x: Tensor, min_val: Finite = -1.0, max_val: Finite = 1.0) -> Tensor
     return where(le(x, min_val), min_val, where(x >= max_val, max_val, x))
 
 
+@public(functional=True, inplace=True, layer="Hardsigmoid", keeps_channels=True)
 @checked
 def hardsigmoid(x: Tensor) -> Tensor:
     """y = min(max(x + 3, 0), 6) / 6."""
     return (relu6(widened(x) + 3.0) / 6.0).astype(x.dtype)
 
 
+@public(functional=True, layer="Hardshrink", keeps_channels=True)
 @checked
 def hardshrink(x: Tensor, lambd: NonNegative = 0.5) -> Tensor:
     """y = 0 where |x| <= lambd, else x."""
     return where(le(abs(x.detach()), lambd), 0.0, x)
 
 
+@public(functional=True, layer="Softshrink", keeps_channels=True)
 @checked
 def softshrink(x: Tensor, lambd: NonNegative = 0.5) -> Tensor:
     """y = 0 where |x| <= lambd, else x moved by lambd towards 0."""
     return x - clip(x, -lambd, lambd)
 
 
+@public(layer="Threshold", keeps_channels=True)
 @checked
 def threshold(x: Tensor, threshold: Finite, value: Finite) -> Tensor:
     """y = x where x is above a threshold, else a value."""
     return where(le(x, threshold), value, x)
 
 
+@public(functional=True, layer="PReLU", keeps_channels=True)
 @checked
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
     """y = x where x > 0, else weight * x.
@@ -86,6 +93,7 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
 # ---- smooth ----------------------------------------------------------------------------------------------------------
 
 
+@public(functional=True, inplace=True, layer="Mish", keeps_channels=True)
 @checked
 def mish(x: Tensor) -> Tensor:
     """y = x * tanh(ln(1 + e^x)).  Source: arXiv 1908.08681."""
@@ -93,18 +101,21 @@ def mish(x: Tensor) -> Tensor:
     return (wide * tanh(softplus(wide))).astype(x.dtype)
 
 
+@public(functional=True, layer="LogSigmoid", keeps_channels=True)
 @checked
 def logsigmoid(x: Tensor) -> Tensor:
     """y = ln(sigmoid(x)), without overflow."""
     return -softplus(-x)
 
 
+@public(functional=True, inplace=True, layer="SELU", keeps_channels=True)
 @checked
 def selu(x: Tensor) -> Tensor:
     """y = 1.0507 * elu(x, 1.6733): layers of it keep means near 0 and variances near 1.  Source: arXiv 1706.02515."""
     return (elu(widened(x), SELU_ALPHA) * SELU_SCALE).astype(x.dtype)
 
 
+@public(layer="CELU", keeps_channels=True)
 @checked
 def celu(x: Tensor, alpha: Positive = 1.0) -> Tensor:
     """y = x where x > 0, else alpha * (e^(x / alpha) - 1): an elu whose slope is 1 at 0.  Source: arXiv 1704.07483."""
@@ -112,6 +123,7 @@ def celu(x: Tensor, alpha: Positive = 1.0) -> Tensor:
     return where(gt(x, 0), x, (elu(wide / alpha) * alpha).astype(x.dtype)) if alpha != 1 else elu(x)
 
 
+@public(functional=True, layer="Softsign", keeps_channels=True)
 @checked
 def softsign(x: Tensor) -> Tensor:
     """y = x / (1 + |x|)."""
@@ -119,6 +131,7 @@ def softsign(x: Tensor) -> Tensor:
     return (wide / (abs(wide) + 1.0)).astype(x.dtype)
 
 
+@public(functional=True, layer="Tanhshrink", keeps_channels=True)
 @checked
 def tanhshrink(x: Tensor) -> Tensor:
     """y = x - tanh(x)."""
@@ -129,6 +142,7 @@ def tanhshrink(x: Tensor) -> Tensor:
 # ---- over an axis ----------------------------------------------------------------------------------------------------
 
 
+@public(functional=True)
 @checked
 def glu(x: Tensor, axis: Axis = -1) -> Tensor:
     """y = a * sigmoid(b), a and b the two halves of x along an axis.
@@ -143,12 +157,14 @@ def glu(x: Tensor, axis: Axis = -1) -> Tensor:
     return part(x, k, 0, n // 2) * sigmoid(part(x, k, n // 2, n // 2))
 
 
+@public(functional=True, layer="Softmin", keeps_channels=True)
 @checked
 def softmin(x: Tensor, axis: Axis = -1) -> Tensor:
     """y = softmax(-x)."""
     return softmax(-x, axis)
 
 
+@public(functional=True)
 @checked
 def gumbel_softmax(logits: Tensor, tau: Positive = 1.0, hard: bool = False, *, axis: Axis = -1) -> Tensor:
     """A draw of classes that has a gradient: softmax((logits + noise) / tau), the noise of Gumbel's distribution.

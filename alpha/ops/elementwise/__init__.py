@@ -19,6 +19,7 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.dtypes import DType, check_value
 from alpha.core.inputs.kinds import Limit
 from alpha.core.op import Op, Spec, op
+from alpha.core.table import public
 from alpha.core.tensor import Number, Tensor
 from alpha.ops.checks import check_alike
 from alpha.ops.create import full, zeros_like
@@ -74,17 +75,23 @@ def unary(name: str, doc: str, vjp: Vjp, saves: str = "", dtypes: str = "float",
                                   shape=lambda x: x.shape, vjp_x=vjp)))
 
 
-neg = unary("neg", "y = -x.", lambda g, s: -g, dtypes="number", equation="-x")
-exp = unary("exp", "y = e^x.", lambda g, s: g * s.y, saves="y")
-log = unary("log", "y = ln(x), the natural logarithm; -inf at 0, NaN below.", lambda g, s: g / s.x, saves="x")
-sqrt = unary("sqrt", "y = square root of x; NaN below 0.  The gradient g / (2 y) is infinite at 0.",
-             lambda g, s: g * 0.5 / s.y, saves="y")
-abs = unary("abs", "y = |x|; the gradient at 0 and at NaN is 0.", lambda g, s: g * sign(s.x), saves="x",
-            dtypes="number")
-sign = unary("sign", "y = -1, 0 or 1, the sign of x, 0 at NaN; the gradient is 0.", lambda g, s: zeros_like(g),
-             dtypes="number", equation="1 if x > 0 else -1 if x < 0 else 0")
-erf = unary("erf", "y = 2 / sqrt(pi) * integral of exp(-t^2) dt from 0 to x.",
-            lambda g, s: g * (exp(-(s.x * s.x)) * (2 / sqrt_of(pi))), saves="x")
+neg = public(method="neg negative", onnx="Neg")(
+    unary("neg", "y = -x.", lambda g, s: -g, dtypes="number", equation="-x"))
+exp = public(top=True, method=True, onnx="Exp")(unary("exp", "y = e^x.", lambda g, s: g * s.y, saves="y"))
+log = public(top=True, method=True, onnx="Log")(
+    unary("log", "y = ln(x), the natural logarithm; -inf at 0, NaN below.", lambda g, s: g / s.x, saves="x"))
+sqrt = public(top=True, method=True, onnx="Sqrt")(
+    unary("sqrt", "y = square root of x; NaN below 0.  The gradient g / (2 y) is infinite at 0.",
+          lambda g, s: g * 0.5 / s.y, saves="y"))
+abs = public(top=True, method="abs absolute", onnx="Abs")(
+    unary("abs", "y = |x|; the gradient at 0 and at NaN is 0.", lambda g, s: g * sign(s.x), saves="x",
+          dtypes="number"))
+sign = public(top=True, method=True, onnx="Sign")(
+    unary("sign", "y = -1, 0 or 1, the sign of x, 0 at NaN; the gradient is 0.", lambda g, s: zeros_like(g),
+          dtypes="number", equation="1 if x > 0 else -1 if x < 0 else 0"))
+erf = public(top=True, method=True, onnx="Erf")(
+    unary("erf", "y = 2 / sqrt(pi) * integral of exp(-t^2) dt from 0 to x.",
+          lambda g, s: g * (exp(-(s.x * s.x)) * (2 / sqrt_of(pi))), saves="x"))
 
 
 @op
@@ -136,6 +143,7 @@ class clip_grad:
         return None
 
 
+@public()
 @op
 class cast:
     """y = x in another dtype; floats are cut to integers towards 0.  Differentiable between floating dtypes.
@@ -169,6 +177,7 @@ class transfer:
         return transfer(g, source, device)
 
 
+@public()
 @checked
 def to_device(x: Tensor, device: str) -> Tensor:
     """Returns a copy of x on a device; differentiable.  Raises DeviceError if the device is not there, DTypeError if it
@@ -230,7 +239,7 @@ def _maximum_vjp(mine: str, other: str, loses: Callable[..., Tensor]) -> Vjp:
     return vjp
 
 
-add = binary("add", "y = a + b.", lambda g, s: g, lambda g, s: g, equation="a + b")
+add = public(method=True, onnx="Add")(binary("add", "y = a + b.", lambda g, s: g, lambda g, s: g, equation="a + b"))
 
 
 @op
@@ -247,27 +256,39 @@ class add_onto:
         return g, g
 
 
-sub = binary("sub", "y = a - b.", lambda g, s: g, lambda g, s: -g, equation="a - b")
-mul = binary("mul", "y = a * b.", lambda g, s: mul(g, s.b), lambda g, s: mul(g, s.a), saves="a b",
-             equation="a * b")
-div = binary("div", "y = a / b; floats only, as integers would leave a fraction.", lambda g, s: div(g, s.b),
-             lambda g, s: -(g * s.y / s.b), saves="b y", dtypes="float", equation="a / b")
-pow = binary("pow", "y = a^b; NaN where a < 0 and b is no integer.  As in PyTorch, the gradient of a is 0 where b = 0, "
-             "and that of b is 0 where a = 0 <= b.", _pow_vjp_a, _pow_vjp_b, saves="a b y", dtypes="float")
+sub = public(method="sub subtract", onnx="Sub")(
+    binary("sub", "y = a - b.", lambda g, s: g, lambda g, s: -g, equation="a - b"))
+mul = public(method="mul multiply", onnx="Mul")(
+    binary("mul", "y = a * b.", lambda g, s: mul(g, s.b), lambda g, s: mul(g, s.a), saves="a b",
+           equation="a * b"))
+div = public(method="div divide true_divide", onnx="Div")(
+    binary("div", "y = a / b; floats only, as integers would leave a fraction.", lambda g, s: div(g, s.b),
+           lambda g, s: -(g * s.y / s.b), saves="b y", dtypes="float", equation="a / b"))
+pow = public(top=True, method=True, onnx="Pow")(
+    binary("pow", "y = a^b; NaN where a < 0 and b is no integer.  As in PyTorch, the gradient of a is 0 where b = 0, "
+           "and that of b is 0 where a = 0 <= b.", _pow_vjp_a, _pow_vjp_b, saves="a b y", dtypes="float"))
 
-eq = binary("eq", "y = (a == b), bool.", None, None, dtypes="any", result="bool", equation="a == b")
-ne = binary("ne", "y = (a != b), bool.", None, None, dtypes="any", result="bool", equation="a != b")
-lt = binary("lt", "y = (a < b), bool.", None, None, result="bool", equation="a < b")
-le = binary("le", "y = (a <= b), bool.", None, None, result="bool", equation="a <= b")
-gt = binary("gt", "y = (a > b), bool.", None, None, result="bool", equation="a > b")
-ge = binary("ge", "y = (a >= b), bool.", None, None, result="bool", equation="a >= b")
+eq = public(method=True, onnx="Equal")(
+    binary("eq", "y = (a == b), bool.", None, None, dtypes="any", result="bool", equation="a == b"))
+ne = public(method=True)(
+    binary("ne", "y = (a != b), bool.", None, None, dtypes="any", result="bool", equation="a != b"))
+lt = public(method=True, onnx="Less")(binary("lt", "y = (a < b), bool.", None, None, result="bool", equation="a < b"))
+le = public(method=True, onnx="LessOrEqual")(
+    binary("le", "y = (a <= b), bool.", None, None, result="bool", equation="a <= b"))
+gt = public(method=True, onnx="Greater")(
+    binary("gt", "y = (a > b), bool.", None, None, result="bool", equation="a > b"))
+ge = public(method=True, onnx="GreaterOrEqual")(
+    binary("ge", "y = (a >= b), bool.", None, None, result="bool", equation="a >= b"))
 
-maximum = binary("maximum", "y = the larger of a and b; NaN wins.  Equals share the gradient evenly.",
-                 _maximum_vjp("a", "b", lt), _maximum_vjp("b", "a", lt), saves="a b", equation="maximum(a, b)")
-minimum = binary("minimum", "y = the smaller of a and b; NaN wins.  Equals share the gradient evenly.",
-                 _maximum_vjp("a", "b", gt), _maximum_vjp("b", "a", gt), saves="a b", equation="minimum(a, b)")
+maximum = public(top=True, method=True, onnx="Max")(
+    binary("maximum", "y = the larger of a and b; NaN wins.  Equals share the gradient evenly.",
+           _maximum_vjp("a", "b", lt), _maximum_vjp("b", "a", lt), saves="a b", equation="maximum(a, b)"))
+minimum = public(top=True, method=True, onnx="Min")(
+    binary("minimum", "y = the smaller of a and b; NaN wins.  Equals share the gradient evenly.",
+           _maximum_vjp("a", "b", gt), _maximum_vjp("b", "a", gt), saves="a b", equation="minimum(a, b)"))
 
 
+@public(top=True, onnx="Where")
 @op
 class where:
     """y = x where cond holds, else y (the argument); all broadcast.
@@ -305,6 +326,7 @@ class where:
         return unbroadcast(where(s.cond, 0.0, g), s.y_shape)
 
 
+@public(top=True)
 @checked
 def clone(x: Tensor) -> Tensor:
     """y = x, in memory of its own; differentiable."""

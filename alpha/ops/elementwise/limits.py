@@ -6,13 +6,17 @@ from typing import Any
 
 from alpha.core.errors import DTypeError, message
 from alpha.core.inputs.arguments import checked
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.elementwise import clip as clip_by_numbers
 from alpha.ops.elementwise import gt, lt, where
 
+Operand = Any   # a tensor or a number, which clip looks at
 
+
+@public(top="clip clamp", method="clip clamp")
 @checked
-def clip(x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+def clip(x: Tensor, low: Operand | None = None, high: Operand | None = None) -> Tensor:
     """y = x limited to [low, high]; a limit may be None.  The gradient is g inside, limits included, and 0 outside.
 
     Args:

@@ -18,6 +18,7 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.ints import as_int, is_real
 from alpha.core.inputs.kinds import Channels, PadMode, ResizeMode
 from alpha.core.inputs.sizes import check_host
+from alpha.core.table import public
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops import shape as moves
 from alpha.ops.index import index_select, mix_rows
@@ -58,6 +59,7 @@ def _cropped(x: Tensor, widths: Any) -> tuple[Tensor, Any]:
     return x, tuple([(max(0, before), max(0, after)) for before, after in pairs])
 
 
+@public(functional=True)
 @checked
 def pad(x: Tensor, widths: Any, mode: PadMode = "constant", value: Any = 0) -> Tensor:
     """y = x with a border.
@@ -130,6 +132,7 @@ def _targets(x: Tensor, size: Any, scale_factor: Any) -> list[tuple[int, float]]
     return lengths
 
 
+@public(functional=True)
 @checked
 def interpolate(x: Tensor, size: Any = None, scale_factor: Any = None, mode: ResizeMode = "nearest",
                 align_corners: bool | None = None) -> Tensor:
@@ -261,6 +264,7 @@ def check_maps(where: str, x: Tensor) -> Shape:
     return x.shape
 
 
+@public(functional=True)
 @checked
 def pixel_shuffle(x: Tensor, upscale_factor: Channels) -> Tensor:
     """y[n, h*r + i, w*r + j, c] = x[n, h, w, c*r*r + i*r + j], r = upscale_factor: channels become pixels.
@@ -276,6 +280,7 @@ def pixel_shuffle(x: Tensor, upscale_factor: Channels) -> Tensor:
                                                                                           c // (r * r)))
 
 
+@public(functional=True)
 @checked
 def pixel_unshuffle(x: Tensor, downscale_factor: Channels) -> Tensor:
     """The inverse of pixel_shuffle.  Raises ShapeError unless height and width are multiples of downscale_factor."""
@@ -288,6 +293,7 @@ def pixel_unshuffle(x: Tensor, downscale_factor: Channels) -> Tensor:
     return reshape(permute(split, (0, 1, 3, 5, 2, 4)), (n, h // r, w // r, c * r * r))
 
 
+@public()
 @checked
 def channel_shuffle(x: Tensor, groups: Channels) -> Tensor:
     """y = x with its channels, `groups` groups one after the other, taken in turn from each.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Padding, Pair
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.elementwise import add
 from alpha.ops.reduce import Shape
@@ -24,6 +25,7 @@ def _windows(where: str, hw: Pair, kernel_size: Pair, dilation: Pair, padding: P
     return (sizes[0], sizes[1]), taps
 
 
+@public(functional=True)
 @checked
 def unfold(x: Tensor, kernel_size: Pair, dilation: Pair = 1, padding: Padding = 0, stride: Pair = 1) -> Tensor:
     """y[n, oh*OW + ow, (i*FW + j)*C + c] = x[n, oh*stride - padding + i*dilation, ..., c]: the windows, one in a row.
@@ -47,6 +49,7 @@ def unfold(x: Tensor, kernel_size: Pair, dilation: Pair = 1, padding: Padding = 
     return reshape(stack(parts, 3), (n, oh * ow, len(taps) * c))
 
 
+@public(functional=True)
 @checked
 def fold(x: Tensor, output_size: Pair, kernel_size: Pair, dilation: Pair = 1, padding: Padding = 0, stride: Pair = 1
          ) -> Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 from alpha.core.errors import DTypeError, ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Choice, Ints
+from alpha.core.table import public
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops.elementwise import abs as absolute
 from alpha.ops.elementwise import ge, gt, le, where
@@ -74,6 +75,7 @@ class _Corner:
         return self.pixels * where(self.inside, weight, 0.0).unsqueeze(-1)
 
 
+@public(functional=True)
 @checked
 def grid_sample(x: Tensor, grid: Tensor, mode: SampleMode = "bilinear", padding_mode: SampleBorder = "zeros",
                 align_corners: bool = False) -> Tensor:
@@ -121,6 +123,7 @@ def _line(n: int, align_corners: bool) -> np.ndarray:
     return line if align_corners else line * ((n - 1) / n)
 
 
+@public(functional=True)
 @checked
 def affine_grid(theta: Tensor, size: MapShape, align_corners: bool = False) -> Tensor:
     """grid[n, i, j] = theta[n] @ (x_j, y_i, 1): the places that a map is read at to be turned, moved or scaled.

@@ -13,6 +13,7 @@ from alpha.core.errors import DTypeError, ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Axis, Number, Size
 from alpha.core.op import Spec, op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops.checks import on_host
 from alpha.ops.create import ones_like, zeros
@@ -40,6 +41,7 @@ def to_axis(x: Tensor, axis: int, to: int) -> Tensor:
     return x if order == list(range(x.ndim)) else permute(x, order)
 
 
+@public(top=True, method="moveaxis movedim")
 @checked
 def moveaxis(x: Tensor, source: Axis, destination: Axis) -> Tensor:
     """Puts one axis in another place; the others keep their order.  See permute."""
@@ -69,6 +71,7 @@ def where_negative(index: Tensor, n: int) -> Tensor:
     return where(lt(index, 0), index + n, index)
 
 
+@public(top=True, method=True)
 @checked
 def index_select(x: Tensor, axis: Axis, index: Any) -> Tensor:
     """y = the slices of x along an axis whose numbers `index` has; a number may come more than once.
@@ -113,6 +116,7 @@ def _picked(x: Tensor, index: Tensor, outer: int, rows: int, count: int, inner: 
     return take(reshape(x, (-1,)), reshape(index, (outer, count, inner)) * inner + places)
 
 
+@public(top=True, method=True)
 @checked
 def gather(x: Tensor, axis: Axis, index: Tensor) -> Tensor:
     """y[i, j, k] = x[i, index[i, j, k], k], here along axis 1 of 3.
@@ -138,6 +142,7 @@ def gather(x: Tensor, axis: Axis, index: Tensor) -> Tensor:
     return reshape(_picked(cut, index, *sizes), index.shape)
 
 
+@public(method=True)
 @checked
 def take_along_axis(x: Tensor, index: Tensor, axis: Axis) -> Tensor:
     """NumPy's form of gather: -1 is the last, and x and index are repeated to each other's lengths along other axes.
@@ -181,6 +186,7 @@ def _scattered(where: str, x: Tensor, axis: Any, index: Tensor, src: Tensor) -> 
     return axis, src if src.shape == index.shape else slice_axes(src, [(0, n, 1) for n in index.shape])
 
 
+@public(top=True, method=True)
 @checked
 def scatter_add(x: Tensor, axis: Axis, index: Tensor, src: Tensor) -> Tensor:
     """y = x with src[i, j, k] added to y[i, index[i, j, k], k], here along axis 1 of 3; in a fixed order.
@@ -198,6 +204,7 @@ def scatter_add(x: Tensor, axis: Axis, index: Tensor, src: Tensor) -> Tensor:
     return x + _added(axis, index, src, x.shape)
 
 
+@public(top=True, method=True)
 @checked
 def scatter(x: Tensor, axis: Axis, index: Tensor, src: Tensor | Number) -> Tensor:
     """y = x with y[i, index[i, j, k], k] = src[i, j, k], or a number, here along axis 1 of 3.
@@ -225,6 +232,7 @@ def scatter(x: Tensor, axis: Axis, index: Tensor, src: Tensor | Number) -> Tenso
     return where(hits > 0, _added(axis, index, values, x.shape), x)
 
 
+@public(top=True, functional=True)
 @checked
 def one_hot(labels: Tensor, classes: int = -1) -> Tensor:
     """y[..., c] = 1 where c is the label, else 0.
@@ -302,6 +310,7 @@ class argsort_rows:
         return Spec(x.shape, "int64")
 
 
+@public(top=True, method=True)
 @checked
 def argsort(x: Tensor, axis: Axis = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """y = the indices that put x in order along an axis; int64, no gradient.
@@ -323,6 +332,7 @@ def argsort(x: Tensor, axis: Axis = -1, descending: bool = False, stable: bool =
     return to_axis(reshape(order, last.shape), x.ndim - 1, axis)
 
 
+@public(top=True, method=True)
 @checked
 def sort(x: Tensor, axis: Axis = -1, descending: bool = False, stable: bool = True) -> Sorted:
     """Returns (values, indices): x in order along an axis, and argsort.  See argsort; differentiable."""
@@ -330,6 +340,7 @@ def sort(x: Tensor, axis: Axis = -1, descending: bool = False, stable: bool = Tr
     return Sorted(gather(x, axis, order) if x.ndim else x, order)
 
 
+@public(top=True, method=True)
 @checked
 def topk(x: Tensor, k: Size, axis: Axis = -1, largest: bool = True, sorted: bool = True) -> Sorted:
     """Returns (values, indices) of the k largest (or smallest) along an axis, in order; of equals the first.
@@ -351,6 +362,7 @@ def topk(x: Tensor, k: Size, axis: Axis = -1, largest: bool = True, sorted: bool
     return Sorted(gather(x, at, order), order)
 
 
+@public(top=True, method=True)
 @checked
 def cumsum(x: Tensor, axis: Axis) -> Tensor:
     """y[k] = x[0] + ... + x[k] along an axis; int64 for integers and bool.
@@ -361,6 +373,7 @@ def cumsum(x: Tensor, axis: Axis) -> Tensor:
     return _scanned("cumsum", x, axis, add, 0)
 
 
+@public(top=True, method=True)
 @checked
 def cumprod(x: Tensor, axis: Axis) -> Tensor:
     """y[k] = x[0] * ... * x[k] along an axis; int64 for integers and bool.  As cumsum; the gradient is right at zeros.

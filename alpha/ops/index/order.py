@@ -11,6 +11,7 @@ from alpha.core.errors import ConfigError, DTypeError, ShapeError, message, show
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.ints import is_real
 from alpha.core.inputs.kinds import Axis, Choice, Size
+from alpha.core.table import public
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops.elementwise import where
 from alpha.ops.elementwise.curves import lerp
@@ -23,6 +24,7 @@ from alpha.ops.shape.axes import part, rows_of
 Interpolation = Annotated[str, Choice("linear", "lower", "higher", "nearest", "midpoint")]
 
 
+@public(top=True, method=True)
 @checked
 def median(x: Tensor, axis: Axis | None = None, keepdims: bool = False) -> Any:
     """The middle of x, the lower one of two; NaN where there is one.  With an axis: (values, indices) along it.
@@ -51,6 +53,7 @@ def median(x: Tensor, axis: Axis | None = None, keepdims: bool = False) -> Any:
     return Sorted(values, index) if keepdims else Sorted(squeeze(values, axis), squeeze(index, axis))
 
 
+@public(top=True, method=True)
 @checked
 def quantile(x: Tensor, q: Any, axis: Axis | None = None, keepdims: bool = False,
              interpolation: Interpolation = "linear") -> Tensor:
@@ -101,6 +104,7 @@ def quantile(x: Tensor, q: Any, axis: Axis | None = None, keepdims: bool = False
 # ---- what the host counts --------------------------------------------------------------------------------------------
 
 
+@public(top=True, method=True)
 @checked
 def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
            axis: Axis | None = None) -> Any:
@@ -125,6 +129,7 @@ def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_
     return made[0] if len(made) == 1 else tuple(made)
 
 
+@public(top=True, method=True)
 @checked
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: Size = 0) -> Tensor:
     """y[k] = how often k comes in x, or the sum of its weights; no gradient.  The host counts, a GPU is waited for.

@@ -18,6 +18,7 @@ from alpha.core.inputs.dtypes import DType
 from alpha.core.inputs.ints import as_int, has_bool
 from alpha.core.inputs.kinds import Axis, Channels, Size
 from alpha.core.inputs.sizes import check_host
+from alpha.core.table import public
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops.checks import on_host, slice_bounds
 from alpha.ops.create import arange, zeros
@@ -28,6 +29,7 @@ from alpha.ops.reduce import Shape, normal_axis
 from alpha.ops.shape import Range, reshape, slice_axes, split, stack, take
 
 
+@public()
 @checked
 def getitem(x: Tensor, key: Any) -> Tensor:
     """y = x[key].
@@ -122,6 +124,7 @@ def nonzero_places(x: Tensor) -> list[np.ndarray]:
     return list(np.nonzero(elements)) if elements.ndim else []
 
 
+@public(top=True, method=True)
 @checked
 def nonzero(x: Tensor, as_tuple: bool = False) -> Any:
     """Returns the indices of the elements that are not 0, int64 of shape (count, axes); as_tuple: a tensor per axis.
@@ -134,6 +137,7 @@ def nonzero(x: Tensor, as_tuple: bool = False) -> Any:
     return tuple(places) if as_tuple else stack(places, 1) if places else zeros((int(bool(x)), 0), "int64", x.device)
 
 
+@public(top=True, method=True)
 @checked
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     """y = the elements of x where mask holds, in order: x[mask], of one axis.  The host looks at the mask.
@@ -205,6 +209,7 @@ def _numbers_first(numbers: np.ndarray, key: tuple[Any, ...]) -> tuple[np.ndarra
 INSTEAD = "where(mask, value, t), t.masked_fill(mask, v) or t.scatter(...)"
 
 
+@public()
 @checked
 def setitem(x: Tensor, key: Any, value: Any) -> None:
     """x[key] = value, in place; the whole of x is written.  In a graph x becomes a result, with gradients of both.
@@ -253,6 +258,7 @@ def _assigned(x: Tensor, key: Any, value: Tensor) -> Any:
 # ---- shapes ----------------------------------------------------------------------------------------------------------
 
 
+@public(top=True, method=True)
 @checked
 def chunk(x: Tensor, chunks: Channels, axis: Axis = 0) -> list[Tensor]:
     """Cuts a tensor into `chunks` parts along an axis, the last of which may be shorter, or missing.  See split."""
@@ -260,6 +266,7 @@ def chunk(x: Tensor, chunks: Channels, axis: Axis = 0) -> list[Tensor]:
     return split(x, -(-n // chunks) if n else [0] * chunks, axis)
 
 
+@public(top=True, method=True)
 @checked
 def unbind(x: Tensor, axis: Axis = 0) -> tuple[Tensor, ...]:
     """Returns the slices along an axis, without it."""
@@ -267,6 +274,7 @@ def unbind(x: Tensor, axis: Axis = 0) -> tuple[Tensor, ...]:
     return tuple([getitem(x, k) for k in range(x.shape[0])])
 
 
+@public(top=True, method=True)
 @checked
 def unflatten(x: Tensor, axis: Axis, sizes: Sequence[int]) -> Tensor:
     """Makes several axes of one; one size may be -1.  See reshape."""
@@ -276,6 +284,7 @@ def unflatten(x: Tensor, axis: Axis, sizes: Sequence[int]) -> Tensor:
     return reshape(x, (*x.shape[:axis], *known, *x.shape[axis + 1:]))
 
 
+@public(top=True)
 @checked
 def tile(x: Tensor, counts: Sequence[int]) -> Tensor:
     """y = x repeated `counts` times along its axes, new leading ones included, as a whole."""
@@ -290,12 +299,14 @@ def tile(x: Tensor, counts: Sequence[int]) -> Tensor:
     return own(y) if prod(counts) > 1 else clone(y)
 
 
+@public(top=True, method=True)
 @checked
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     """y = x on and below a diagonal of its last two axes, else 0."""
     return where(_below("tril", x, diagonal), x, 0)
 
 
+@public(top=True, method=True)
 @checked
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     """y = x on and above a diagonal of its last two axes, else 0."""
@@ -309,6 +320,7 @@ def _below(where: str, x: Tensor, diagonal: int) -> Tensor:
     return (rows.reshape(-1, 1) + diagonal >= columns).expand(x.shape)
 
 
+@public(top=True)
 @checked
 def eye(n: Size, m: Size | None = None, dtype: DType = "float32", device: str = "cpu",
         requires_grad: bool = False) -> Tensor:

@@ -10,6 +10,7 @@ from alpha.core.device import FLOAT_DTYPES
 from alpha.core.errors import ArgumentError, DTypeError, ShapeError, message, shown
 from alpha.core.inputs.arguments import bound, checked
 from alpha.core.inputs.kinds import Axis, Choice, FiniteNumber
+from alpha.core.table import public
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops.create import ones_like
 from alpha.ops.elementwise import eq, gt, where
@@ -21,6 +22,7 @@ Joined = Annotated[str, Choice("sum", "mean", "amax", "amin")]
 Indexing = Annotated[str, Choice("ij", "xy")]
 
 
+@public(top=True, method=True)
 @checked
 def index_add(x: Tensor, axis: Axis, index: Any, src: Tensor, *, alpha: FiniteNumber = 1) -> Tensor:
     """y = x with alpha times the slices of src along an axis added where `index` says; in a fixed order.
@@ -60,6 +62,7 @@ def _extremes(x: Tensor, axis: int, index: Tensor, src: Tensor, largest: bool, i
     return np.moveaxis(found, 0, axis)
 
 
+@public(top=True, method=True)
 @checked
 def scatter_reduce(x: Tensor, axis: Axis, index: Tensor, src: Tensor, reduce: Joined, *, include_self: bool = True
                    ) -> Tensor:
@@ -96,6 +99,7 @@ def scatter_reduce(x: Tensor, axis: Axis, index: Tensor, src: Tensor, reduce: Jo
     return best + (share - share.detach())
 
 
+@public(top=True)
 @bound
 def meshgrid(*xs: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Returns a tensor for each of several lines, repeated along the axes of the others.
@@ -124,6 +128,7 @@ def meshgrid(*xs: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
                   for j, line in enumerate(lines)])
 
 
+@public()
 @checked
 def embedding(index: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
     """y[...] = weight[index[...]]: rows of a table.

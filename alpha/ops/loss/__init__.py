@@ -9,6 +9,7 @@ from alpha.core.errors import ConfigError, DataError, DTypeError, ShapeError, me
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import MAX_SIZE, Reduction, Share, Size, Spread
 from alpha.core.op import Spec, grad_enabled, op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import log_softmax, softmax, softplus
 from alpha.ops.checks import check_alike, check_target, check_weight
@@ -65,6 +66,7 @@ def label_error(name: str, label: int, position: int, classes: int, labels: int)
 # ---- classes ---------------------------------------------------------------------------------------------------------
 
 
+@public(functional=True)
 @checked
 def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int | None = IGNORED,
                   label_smoothing: Share = 0.0, reduction: Reduction = "mean") -> Tensor:
@@ -233,6 +235,7 @@ class label_mask:
         return Spec((*target.shape, classes), "bool")
 
 
+@public(functional=True)
 @checked
 def nll_loss(log_probs: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int | None = IGNORED,
              reduction: Reduction = "mean") -> Tensor:
@@ -257,6 +260,7 @@ def nll_loss(log_probs: Tensor, target: Tensor, weight: Tensor | None = None, *,
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
+@public(functional=True)
 @checked
 def kl_div(log_probs: Tensor, target: Tensor, *, log_target: bool = False, reduction: Spread = "mean") -> Tensor:
     """target * (log(target) - log_probs), 0 where target is 0: how far a distribution is from another.
@@ -281,6 +285,7 @@ def kl_div(log_probs: Tensor, target: Tensor, *, log_target: bool = False, reduc
     return reduced(loss, reduction)
 
 
+@public(functional="binary_cross_entropy")
 @checked
 def bce_loss(p: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
     """Binary cross entropy of probabilities: -(target * log p + (1 - target) * log(1 - p)).
@@ -323,6 +328,7 @@ class binary_cross_entropy:
         return g * (log_rest - log_p)
 
 
+@public(functional="binary_cross_entropy_with_logits")
 @checked
 def bce_with_logits_loss(x: Tensor, target: Tensor, weight: Tensor | None = None, *,
                          pos_weight: Tensor | None = None, reduction: Reduction = "mean") -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 from alpha.core.errors import DataError, DTypeError, ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Reduction, Size
+from alpha.core.table import public
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops.checks import on_host
 from alpha.ops.elementwise import exp, log, lt, maximum, where
@@ -83,6 +84,7 @@ def _log_sum(*terms: Tensor) -> Tensor:
     return log(total) + largest
 
 
+@public(functional=True)
 @checked
 def ctc_loss(log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths: Any, blank: Size = 0,
              reduction: Reduction = "mean", zero_infinity: bool = False) -> Tensor:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import NonNegative, Positive, Reduction
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.loss import checked_pair, reduced
 
 
+@public(functional=True)
 @checked
 def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """(x - target)^2.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
@@ -16,6 +18,7 @@ def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Ten
     return reduced(d * d, reduction)
 
 
+@public(functional=True)
 @checked
 def l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """|x - target|; the gradient at NaN is 0.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
@@ -23,6 +26,7 @@ def l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tens
     return reduced((x - target).abs(), reduction)
 
 
+@public(functional=True)
 @checked
 def smooth_l1_loss(x: Tensor, target: Tensor, *, beta: NonNegative = 1.0, reduction: Reduction = "mean") -> Tensor:
     """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2; the gradient at NaN is NaN, but 0 for beta 0.
@@ -43,6 +47,7 @@ def smooth_l1_loss(x: Tensor, target: Tensor, *, beta: NonNegative = 1.0, reduct
     return reduced((near / beta) * (d - near * 0.5), reduction)
 
 
+@public(functional=True)
 @checked
 def huber_loss(x: Tensor, target: Tensor, *, delta: Positive = 1.0, reduction: Reduction = "mean") -> Tensor:
     """d^2 / 2 where d = |x - target| < delta, else delta * (d - delta / 2): delta * smooth_l1_loss of beta = delta.

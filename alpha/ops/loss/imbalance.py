@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from alpha.core.errors import DTypeError, ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Choice, Either, NonNegative, Nothing, Positive, Reduction, Share
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import sigmoid, softmax, softplus
 from alpha.ops.checks import check_target
@@ -17,6 +18,7 @@ from alpha.ops.reduce import widened
 ToShares = Annotated[Any, Either([Nothing(), Choice("sigmoid", "softmax")], 'pass "sigmoid", "softmax" or None')]
 
 
+@public(functional=True)
 @checked
 def focal_loss(x: Tensor, target: Tensor, alpha: Share | None = 0.25, gamma: NonNegative = 2.0, *,
                reduction: Reduction = "mean") -> Tensor:
@@ -44,6 +46,7 @@ def focal_loss(x: Tensor, target: Tensor, alpha: Share | None = 0.25, gamma: Non
     return reduced(loss, reduction)
 
 
+@public(functional=True)
 @checked
 def dice_loss(x: Tensor, target: Tensor, activation: ToShares = "sigmoid", eps: Positive = 1.0, *,
               reduction: Reduction = "mean") -> Tensor:

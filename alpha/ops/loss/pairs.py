@@ -13,6 +13,7 @@ from typing import Annotated
 from alpha.core.errors import DataError, ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Finite, NonNegative, Order, Positive, Reduction, Whole
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import relu, softplus
 from alpha.ops.distance import pairwise_distance
@@ -35,6 +36,7 @@ def _alike(where_: str, **tensors: Tensor) -> list[Tensor]:
 # ---- distances -------------------------------------------------------------------------------------------------------
 
 
+@public(functional=True)
 @checked
 def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: Positive = 1.0, p: Order = 2.0,
                         eps: NonNegative = 1e-6, swap: bool = False, *, reduction: Reduction = "mean") -> Tensor:
@@ -56,6 +58,7 @@ def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, marg
     return reduced(relu(pairwise_distance(a, near, p, eps) - apart + margin), reduction)
 
 
+@public(functional=True)
 @checked
 def cosine_embedding_loss(x1: Tensor, x2: Tensor, target: Tensor, margin: Finite = 0.0, *,
                           reduction: Reduction = "mean") -> Tensor:
@@ -80,6 +83,7 @@ def cosine_embedding_loss(x1: Tensor, x2: Tensor, target: Tensor, margin: Finite
 # ---- margins ---------------------------------------------------------------------------------------------------------
 
 
+@public(functional=True)
 @checked
 def margin_ranking_loss(x1: Tensor, x2: Tensor, target: Tensor, margin: Finite = 0.0, *,
                         reduction: Reduction = "mean") -> Tensor:
@@ -95,6 +99,7 @@ def margin_ranking_loss(x1: Tensor, x2: Tensor, target: Tensor, margin: Finite =
     return reduced(relu(margin - sign * (a - b)), reduction)
 
 
+@public(functional=True)
 @checked
 def hinge_embedding_loss(x: Tensor, target: Tensor, margin: Finite = 1.0, *, reduction: Reduction = "mean") -> Tensor:
     """x where the target is 1, max(margin - x, 0) where it is -1.
@@ -110,6 +115,7 @@ def hinge_embedding_loss(x: Tensor, target: Tensor, margin: Finite = 1.0, *, red
     return reduced(where(ne(sign, 1.0), relu(margin - x), 0.0) + where(ne(sign, -1.0), x, 0.0), reduction)
 
 
+@public(functional=True)
 @checked
 def soft_margin_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """ln(1 + e^(-target * x)), without overflow: the logistic loss of targets 1 and -1.
@@ -125,6 +131,7 @@ def soft_margin_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean"
     return reduced(softplus(-sign * x), reduction)
 
 
+@public(functional=True)
 @checked
 def multi_margin_loss(x: Tensor, target: Tensor, p: Power = 1, margin: Finite = 1.0, weight: Tensor | None = None, *,
                       reduction: Reduction = "mean") -> Tensor:
@@ -157,6 +164,7 @@ def multi_margin_loss(x: Tensor, target: Tensor, p: Power = 1, margin: Finite = 
 # ---- distributions ---------------------------------------------------------------------------------------------------
 
 
+@public(functional=True)
 @checked
 def poisson_nll_loss(x: Tensor, target: Tensor, log_input: bool = True, full: bool = False, *, eps: Positive = 1e-8,
                      reduction: Reduction = "mean") -> Tensor:
@@ -180,6 +188,7 @@ def poisson_nll_loss(x: Tensor, target: Tensor, log_input: bool = True, full: bo
     return reduced(loss, reduction)
 
 
+@public(functional=True)
 @checked
 def gaussian_nll_loss(x: Tensor, target: Tensor, var: Tensor | NonNegative, full: bool = False, eps: Positive = 1e-6,
                       *, reduction: Reduction = "mean") -> Tensor:

@@ -8,6 +8,7 @@ from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.dtypes import DTypeOrNone
 from alpha.core.inputs.kinds import Activation
 from alpha.core.op import Spec, grad_enabled, op
+from alpha.core.table import public
 from alpha.ops.activation import relu_grad
 from alpha.ops.algorithms.names import LinearAlgorithm, ProductAlgorithm, linear_request, product_request
 from alpha.ops.elementwise import broadcast_shape
@@ -20,6 +21,7 @@ def _matrix(shape: Shape, transposed: bool) -> Shape:
     return (shape[-1], shape[-2]) if transposed else shape[-2:]
 
 
+@public(top=True, method=True)
 @op
 class matmul:
     """y[..., i, j] = sum_k a[..., i, k] * b[..., k, j].
@@ -81,6 +83,7 @@ class matmul:
                 None if db is None else unbroadcast(db, b.shape).reshape(s.b_shape))
 
 
+@public(functional=True)
 @op
 class linear:
     """y[n, o] = activation(sum_i x[n, i] * w[o, i] + b[o]), in one pass over y.

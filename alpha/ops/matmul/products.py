@@ -8,12 +8,14 @@ from typing import Any
 from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.arguments import bound, checked
 from alpha.core.inputs.kinds import FiniteNumber
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.elementwise.curves import times
 from alpha.ops.matmul import matmul
 from alpha.ops.shape import expand, permute, reshape
 
 
+@public(top=True)
 @bound
 def einsum(equation: str, *operands: Tensor) -> Tensor:
     """y = sum of products of the operands over the axes that the equation's right side leaves out.
@@ -100,6 +102,7 @@ def _of(where: str, a: Tensor, a_ndim: int, b: Tensor, b_ndim: int) -> None:
                                  "use a @ b, which takes any", a=a.shape, b=b.shape))
 
 
+@public(top=True, method=True)
 @checked
 def mm(a: Tensor, b: Tensor) -> Tensor:
     """y = a @ b of two matrices.  See matmul."""
@@ -107,6 +110,7 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
     return matmul(a, b)
 
 
+@public(top=True, method=True)
 @checked
 def bmm(a: Tensor, b: Tensor) -> Tensor:
     """y[n] = a[n] @ b[n] of two batches of matrices.  See matmul."""
@@ -117,6 +121,7 @@ def bmm(a: Tensor, b: Tensor) -> Tensor:
     return matmul(a, b)
 
 
+@public(top=True, method=True)
 @checked
 def mv(a: Tensor, b: Tensor) -> Tensor:
     """y = a @ b of a matrix and a vector.  See matmul."""
@@ -124,6 +129,7 @@ def mv(a: Tensor, b: Tensor) -> Tensor:
     return matmul(a, b)
 
 
+@public(top=True, method=True)
 @checked
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """y = sum of a * b of two vectors.  See matmul."""
@@ -131,12 +137,14 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return matmul(a, b)
 
 
+@public(top=True, method=True)
 @checked
 def outer(a: Tensor, b: Tensor) -> Tensor:
     """y[i, j] = a[i] * b[j] of two vectors."""
     _of("outer", a, 1, b, 1)
     return reshape(a, (-1, 1)) * reshape(b, (1, -1))
 
+@public(top=True, method=True)
 @checked
 def addmm(x: Tensor, mat1: Tensor, mat2: Tensor, *, beta: FiniteNumber = 1, alpha: FiniteNumber = 1) -> Tensor:
     """y = beta * x + alpha * (mat1 @ mat2) of two matrices; x broadcasts, and is not read where beta is 0.
@@ -146,6 +154,7 @@ def addmm(x: Tensor, mat1: Tensor, mat2: Tensor, *, beta: FiniteNumber = 1, alph
     return _added_product("addmm", 2, x, mat1, mat2, beta, alpha)
 
 
+@public(top=True, method=True)
 @checked
 def baddbmm(x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: FiniteNumber = 1, alpha: FiniteNumber = 1) -> Tensor:
     """y[n] = beta * x[n] + alpha * (batch1[n] @ batch2[n]) of two batches of matrices.  See addmm."""

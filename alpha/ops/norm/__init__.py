@@ -14,6 +14,7 @@ from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.arguments import bound
 from alpha.core.inputs.kinds import Activation, AllAxes, Channels, Count, Flag, NonNegative, Share
 from alpha.core.op import Spec, grad_enabled, op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import relu_grad
 from alpha.ops.checks import check_alike
@@ -39,6 +40,7 @@ def _check_statistics(where: str, x: Tensor, expected: Shape, mean: Tensor, istd
                                      "needed", "pass what the forward pass computed"))
 
 
+@public()
 @bound
 def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, running_mean: Tensor | None = None,
                running_var: Tensor | None = None, residual: Tensor | None = None, *, training: bool = True,
@@ -252,6 +254,7 @@ def _refuse_parameter(where: str, x: Tensor, expected: Shape, **params: Tensor |
                                      f"pass {name} of shape {expected}", x=x.shape))
 
 
+@public(layer="LayerNorm", keeps_channels=True)
 @op
 class layer_norm:
     """Normalisation of each sample over its last axes; mean and var are over those axes.
@@ -286,6 +289,7 @@ class layer_norm:
         return _rounded(_sample_norm_vjp(g, s, s.x, s.gamma, axes, normalized_ndim, eps), s)
 
 
+@public()
 @op
 class group_norm:
     """Normalisation of each sample over its pixels and a group of neighbouring channels.

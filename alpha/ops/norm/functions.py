@@ -9,6 +9,7 @@ import numpy as np
 from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Channels, Count, Finite, NonNegative
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.elementwise.curves import rsqrt
 from alpha.ops.pool import avg_pool2d
@@ -16,6 +17,7 @@ from alpha.ops.reduce import scale_beyond, widened
 from alpha.ops.shape import pad, reshape
 
 
+@public(layer="RMSNorm", keeps_channels=True)
 @checked
 def rms_norm(x: Tensor, gamma: Tensor | None = None, *, normalized_ndim: Count = 1, eps: NonNegative | None = None
              ) -> Tensor:
@@ -51,6 +53,7 @@ def rms_norm(x: Tensor, gamma: Tensor | None = None, *, normalized_ndim: Count =
     return (y if gamma is None else y * gamma.astype(y.dtype)).astype(x.dtype)
 
 
+@public(functional=True, layer="LocalResponseNorm", keeps_channels=True)
 @checked
 def local_response_norm(x: Tensor, size: Channels, alpha: Finite = 1e-4, beta: Finite = 0.75, k: Finite = 1.0
                         ) -> Tensor:

@@ -16,6 +16,7 @@ from alpha.core.errors import DTypeError, ShapeError, message
 from alpha.core.inputs.kinds import Padding
 from alpha.core.inputs.kinds import Pair as IntOrPair
 from alpha.core.op import Spec, op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.conv_desc import Axis, Pair, Shape, axis_of, ceil_div, check_axis
 
@@ -82,6 +83,7 @@ def _adaptive_shape(where: str, x_shape: Shape, output_size: Pair) -> Shape:
     return x_shape[0], *output_size, x_shape[3]
 
 
+@public(layer="MaxPool2d", keeps_channels=True)
 @op
 class max_pool2d:
     """Largest element of each window.
@@ -154,6 +156,7 @@ class max_pool2d_backward:
         return pool_gather(g, s.index)
 
 
+@public(functional=True, layer="AdaptiveMaxPool2d", keeps_channels=True)
 @op
 class adaptive_max_pool2d:
     """Largest element of each of OH x OW windows that cover x evenly: window k of o spans [k*I//o, ceil((k+1)*I/o)).
@@ -267,6 +270,7 @@ def index_error(where: str, index: int, position: int, hw: Pair) -> ShapeError:
                               map=hw))
 
 
+@public(layer="AvgPool2d", keeps_channels=True)
 @op
 class avg_pool2d:
     """Mean of each window.
@@ -325,6 +329,7 @@ class avg_pool2d_backward:
         return avg_pool2d(g, **attrs)
 
 
+@public(functional=True, layer="AdaptiveAvgPool2d", keeps_channels=True)
 @op
 class adaptive_avg_pool2d:
     """Mean of each of OH x OW windows that cover x evenly: window k of o spans [k*I//o, ceil((k+1)*I/o)).

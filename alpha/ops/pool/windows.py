@@ -11,6 +11,7 @@ from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Channels, Padding, Pair
 from alpha.core.op import announced
+from alpha.core.table import public
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops import shape as moves
 from alpha.ops.image import check_maps
@@ -51,6 +52,7 @@ class _Taps:
         return x[(slice(None),) * axis + (slice(int(rows[0]), int(rows[-1]) + 1, self.stride),)]
 
 
+@public()
 @checked
 @announced
 def max_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
@@ -90,6 +92,7 @@ def unpooled_size(hw: Sequence[int], kernel_size: Pair, stride: Pair, padding: P
     return h, w
 
 
+@public()
 @checked
 def avg_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
                      ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: Channels | None = None
@@ -116,6 +119,7 @@ def avg_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, p
     return y * tensor(prod(kernel_size) / count, y.dtype, y.device)
 
 
+@public()
 @checked
 def max_unpool2d(x: Tensor, index: Tensor, *, output_hw: Pair) -> Tensor:
     """Puts each element of x back where its maximum came from; all else is 0.

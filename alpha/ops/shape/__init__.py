@@ -22,6 +22,7 @@ from alpha.core.inputs.kinds import (
     Widths,
 )
 from alpha.core.op import op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.core.views import View
 from alpha.ops.checks import check_ranges, check_rows
@@ -30,6 +31,7 @@ from alpha.ops.reduce import normal_axes, normal_axis, sum_to
 Range = tuple[int, int, int]  # first index, number of indices, step
 
 
+@public(top=True)
 @op
 class reshape:
     """The same elements, in row-major order, under another shape.
@@ -61,6 +63,7 @@ class reshape:
         return reshape(g, s.x_shape)
 
 
+@public(top=True)
 @op
 class permute:
     """y = x with its axes in another order: axis k of y is axis axes[k] of x.
@@ -85,6 +88,7 @@ class permute:
         return permute(g, [order.index(k) for k in range(len(axes))])
 
 
+@public(top=True, method="transpose swapaxes")
 @checked
 def transpose(x: Tensor, a: Axis = -2, b: Axis = -1) -> Tensor:
     """Swaps two axes.  See permute."""
@@ -94,6 +98,7 @@ def transpose(x: Tensor, a: Axis = -2, b: Axis = -1) -> Tensor:
     return permute(x, axes)
 
 
+@public(top=True)
 @op
 class flip:
     """y = x with the order of its elements reversed along the axes (None, int or ints).  See sum for errors."""
@@ -108,6 +113,7 @@ class flip:
         return flip(g, axis)
 
 
+@public()
 @op
 class expand:
     """y = x repeated along its axes of length 1 (and along new leading axes) until it has a shape: broadcasting.
@@ -134,6 +140,7 @@ class expand:
         return sum_to(g, s.x_shape)
 
 
+@public(top="concat cat")
 @op
 class concat:
     """y = the tensors one after the other along an axis.
@@ -163,6 +170,7 @@ class concat:
         return _parts(g, [shape[axis] for shape in s.xs_shape], normal_axis(axis, g.ndim, "concat"), in_place=True)
 
 
+@public(top=True)
 @checked
 def stack(xs: Sequence[Tensor], axis: Axis = 0) -> Tensor:
     """Joins tensors of one shape along a new axis.  See concat."""
@@ -174,6 +182,7 @@ def stack(xs: Sequence[Tensor], axis: Axis = 0) -> Tensor:
     return concat([unsqueeze(x, axis) for x in xs], axis)
 
 
+@public(top=True, method=True)
 @checked
 def split(x: Tensor, size: Channels | Sizes, axis: Axis = 0) -> list[Tensor]:
     """Cuts a tensor into parts along an axis; `concat` puts them together again.
@@ -230,6 +239,7 @@ class pad:
         return slice_axes(g, tuple([(before, n, 1) for n, (before, _) in zip(s.x_shape, widths)]))
 
 
+@public(top=True, method=True)
 @checked
 def flatten(x: Tensor, start: Axis = 0, end: Axis = -1) -> Tensor:
     """Makes the axes from start to end one axis.  See reshape."""
@@ -239,6 +249,7 @@ def flatten(x: Tensor, start: Axis = 0, end: Axis = -1) -> Tensor:
     return reshape(x, x.shape[:start] + (prod(x.shape[start:end + 1]),) + x.shape[end + 1:])
 
 
+@public(top=True, method=True)
 @checked
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
     """Removes axes of length 1: those named, or all.  Raises ShapeError if one named is longer."""
@@ -249,6 +260,7 @@ def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
     return reshape(x, [n for k, n in enumerate(x.shape) if n != 1 or k not in axes])
 
 
+@public(top=True, method=True)
 @checked
 def unsqueeze(x: Tensor, axis: Axis) -> Tensor:
     """Inserts an axis of length 1, which will be axis `axis` of the result."""

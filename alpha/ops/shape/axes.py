@@ -14,6 +14,7 @@ from alpha.core.inplace.kin import join, own
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.ints import as_int
 from alpha.core.inputs.kinds import Axes, Axis, Ints, ShapeLike, Size
+from alpha.core.table import public
 from alpha.core.tensor import Tensor, tensor
 from alpha.core.views import View
 from alpha.ops.checks import on_host
@@ -45,6 +46,7 @@ def rows_of(x: Tensor, axis: Any, where_: str) -> tuple[Tensor, Shape, Shape]:
 # ---- products and differences ----------------------------------------------------------------------------------------
 
 
+@public(top=True, method=True)
 @checked
 def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """y = product of x over the axes; int64 for integers and bool.  The gradient is right at zeros.
@@ -64,6 +66,7 @@ def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return y.astype(x.dtype) if x.dtype in FLOAT_DTYPES else y
 
 
+@public(top=True, method=True)
 @checked
 def diff(x: Tensor, n: Size = 1, axis: Axis = -1, prepend: Tensor | None = None, append: Tensor | None = None
          ) -> Tensor:
@@ -86,6 +89,7 @@ def diff(x: Tensor, n: Size = 1, axis: Axis = -1, prepend: Tensor | None = None,
     return x
 
 
+@public(top=True, method=True)
 @checked
 def count_nonzero(x: Tensor, axis: Axes = None) -> Tensor:
     """y = how many x are not 0, over the axes; int64.  See sum."""
@@ -95,6 +99,7 @@ def count_nonzero(x: Tensor, axis: Axes = None) -> Tensor:
 # ---- parts and repetitions -------------------------------------------------------------------------------------------
 
 
+@public(top=True, method=True)
 @checked
 def narrow(x: Tensor, axis: Axis, start: int, length: Size) -> Tensor:
     """y = x[start:start + length] along an axis; a negative start counts from the end.  Raises ShapeError."""
@@ -107,6 +112,7 @@ def narrow(x: Tensor, axis: Axis, start: int, length: Size) -> Tensor:
     return part(x, axis, first, length)
 
 
+@public(top=True, method=True)
 @checked
 def select(x: Tensor, axis: Axis, index: int) -> Tensor:
     """y = x[index] along an axis, which goes.  Raises ShapeError if there is no such index."""
@@ -119,6 +125,7 @@ def select(x: Tensor, axis: Axis, index: int) -> Tensor:
     return squeeze(part(x, axis, index % n, 1), axis)
 
 
+@public(top=True, method=True)
 @checked
 def tensor_split(x: Tensor, indices_or_sections: Any, axis: Axis = 0) -> tuple[Tensor, ...]:
     """Cuts x along an axis: into a number of parts, the first ones longer by 1 where it does not divide; or at indices.
@@ -141,6 +148,7 @@ def tensor_split(x: Tensor, indices_or_sections: Any, axis: Axis = 0) -> tuple[T
     return tuple([part(x, axis, first, max(0, last - first)) for first, last in zip(starts, ends)])
 
 
+@public(top=True, method=True)
 @checked
 def roll(x: Tensor, shifts: Shifts, axis: Axes = None) -> Tensor:
     """y[k + shift] = x[k] along an axis, around its end; without an axis, of all elements in their order.
@@ -165,6 +173,7 @@ def roll(x: Tensor, shifts: Shifts, axis: Axes = None) -> Tensor:
     return clone(x) if x is given else x
 
 
+@public(top=True, method=True)
 @checked
 def repeat_interleave(x: Tensor, repeats: Any, axis: Axis | None = None) -> Tensor:
     """y = each slice of x along an axis `repeats` times, next to itself; without an axis, each element.
@@ -190,12 +199,14 @@ def repeat_interleave(x: Tensor, repeats: Any, axis: Axis | None = None) -> Tens
     return index_select(x, axis, np.repeat(np.arange(n), counts))
 
 
+@public(top=True, method=True)
 @checked
 def broadcast_to(x: Tensor, shape: ShapeLike) -> Tensor:
     """y = x repeated to a shape that it broadcasts to.  See expand."""
     return expand(x, shape)
 
 
+@public(top=True, method=True)
 @checked
 def take_along_dim(x: Tensor, index: Tensor, axis: Axis | None = None) -> Tensor:
     """take_along_axis by its other name; without an axis, of all elements in their order, at the indices in theirs."""
@@ -212,12 +223,14 @@ def _joined(where_: str, xs: Sequence[Tensor], axis: int, axes: int) -> Tensor:
     return concat([unsqueeze(x, 2) if axes == 3 and x.ndim == 2 else x for x in made], axis)
 
 
+@public(top=True)
 @checked
 def vstack(xs: Sequence[Tensor]) -> Tensor:
     """y = tensors below one another: along the first axis; those of one axis are rows.  See concat."""
     return _joined("vstack", xs, 0, 2)
 
 
+@public(top=True)
 @checked
 def hstack(xs: Sequence[Tensor]) -> Tensor:
     """y = tensors beside one another: along the second axis; those of one axis along it.  See concat."""
@@ -225,6 +238,7 @@ def hstack(xs: Sequence[Tensor]) -> Tensor:
     return _joined("hstack", xs, 0 if flat else 1, 1)
 
 
+@public(top=True)
 @checked
 def dstack(xs: Sequence[Tensor]) -> Tensor:
     """y = tensors behind one another: along the third axis.  See concat."""
@@ -234,6 +248,7 @@ def dstack(xs: Sequence[Tensor]) -> Tensor:
 # ---- diagonals -------------------------------------------------------------------------------------------------------
 
 
+@public(top=True, method=True)
 @checked
 def diagonal(x: Tensor, offset: int = 0, dim1: Axis = 0, dim2: Axis = 1) -> Tensor:
     """y[..., k] = x[k, k + offset] of the axes dim1 and dim2, which become the last one of y.
@@ -252,6 +267,7 @@ def diagonal(x: Tensor, offset: int = 0, dim1: Axis = 0, dim2: Axis = 1) -> Tens
     return y
 
 
+@public(top=True, method=True)
 @checked
 def trace(x: Tensor) -> Tensor:
     """y = sum of x[k, k] of a matrix.  Raises ShapeError for other numbers of axes."""
@@ -261,6 +277,7 @@ def trace(x: Tensor) -> Tensor:
     return add_up(diagonal(x))
 
 
+@public(top=True, method=True)
 @checked
 def diag(x: Tensor, diagonal: int = 0) -> Tensor:
     """y = the matrix with the vector x on a diagonal and 0 elsewhere; of a matrix, its diagonal.
@@ -281,6 +298,7 @@ def diag(x: Tensor, diagonal: int = 0) -> Tensor:
 _diagonal_of = diagonal
 
 
+@public(top=True, method=True)
 @checked
 def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """y = ln(sum(e^x)) over the axes, without overflow."""
@@ -290,6 +308,7 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return y if keepdims else add_up(y, axis)
 
 
+@public(top=True, method=True)
 @checked
 def argmin(x: Tensor, axis: Axis | None = None, keepdims: bool = False) -> Tensor:
     """y = index of the smallest x along an axis, the first one of equals; int64, no gradient.  See argmax."""

@@ -1,0 +1,1 @@
+"""Programs for work on the repository itself; they are not installed."""
