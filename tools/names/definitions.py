@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
-import inspect
 import keyword
 import re
 import sys
@@ -69,6 +68,7 @@ def collect(root: Path) -> list[Definition]:
     """
     if "alpha" in sys.modules:
         raise NamesError("alpha is imported already: run python -m tools.names in a process of its own")
+    root = root.resolve()
     sys.path.insert(0, str(root))
     for name in ("alpha", "alpha.ops"):
         package = ModuleType(name)
@@ -98,15 +98,15 @@ def _enter(name: str, path: Path) -> None:
 def recorder(root: Path, found: list[Definition]) -> Any:
     """Returns what stands for alpha.core.table.public while the definitions are read."""
     def public(*args: Any, **facts: Any) -> Any:
-        caller = inspect.stack()[1]
-        module = inspect.getmodule(caller.frame)
-        place = f"{Path(caller.filename).resolve().relative_to(root.resolve())}:{caller.lineno}"
+        caller = sys._getframe(1)
+        path = Path(caller.f_code.co_filename).relative_to(root)
+        place, module = f"{path}:{caller.f_lineno}", caller.f_globals["__name__"]
         if args:
             raise NamesError(f"{place}: @public is called with its fields by name: @public(), @public(top=True)")
         check_facts(place, facts)
 
         def enter(thing: Any) -> Any:
-            found.append(Definition(thing.__name__, module.__name__ if module else "", place, facts, thing))
+            found.append(Definition(thing.__name__, module, place, facts, thing))
             return thing
         return enter
     return public
@@ -144,7 +144,7 @@ def layers_of(root: Path) -> dict[str, str]:
         module = module_of(path, root)
         if module.startswith(("alpha.nn.utils", "alpha.nn.functional")):
             continue
-        for node in ast.parse(path.read_text()).body:
+        for node in ast.parse(without(path.read_text())).body:
             if isinstance(node, ast.ClassDef):
                 if node.name[0] != "_" and node.name in homes:
                     raise NamesError(f"the class {node.name} is defined in {homes[node.name]} and in {module}\n"
@@ -199,9 +199,10 @@ def check(found: Sequence[Definition], layers: dict[str, str], taken: dict[str, 
                                  "name, or leave the field out, and keep the one by hand")
         for name in d.names("layer"):
             if name not in layers:
-                near = difflib.get_close_matches(name, layers, 1)
-                raise NamesError(f"{d.place}: layer names {name}, and alpha.nn has no such layer\nhelp: "
-                                 + (f"did you mean {near[0]}?" if near else "write the layer first, in alpha/nn"))
+                small = {layer.lower(): layer for layer in layers}
+                near = difflib.get_close_matches(name.lower(), small, 1)
+                raise NamesError(f"{d.place}: layer names {name}, and alpha.nn has no such layer\nhelp: " + (
+                    f"did you mean {small[near[0]]}?" if near else "write the layer first, in alpha/nn"))
 
 
 def hides_a_builtin(name: str) -> bool:
