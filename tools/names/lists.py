@@ -56,10 +56,12 @@ def imports_of(homes: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def ops(names: Names) -> str:
+    """Returns imports and `__all__` of alpha.ops."""
     return "\n".join([*imports_of((d.module, d.name) for d in names.found), "", listed(d.name for d in names.found)])
 
 
 def signatures(names: Names) -> str:
+    """Returns a typed signature for each op; two where a shape's ints may be given one by one."""
     lines = []
     for d in names.found:
         if hasattr(d.thing, "attr_names") and d.thing.variadic and d.thing.mutates:
@@ -87,6 +89,7 @@ def top_all(names: Names) -> str:
 
 
 def calls(names: Names) -> str:
+    """Returns the methods of Tensor that hand everything on, by the ops that they call."""
     pairs = names.of("method")
     own = " ".join(name for name, op in pairs if name == op)
     others = [f'"{name}": "{op}"' for name, op in pairs if name != op]
@@ -96,6 +99,7 @@ def calls(names: Names) -> str:
 
 
 def methods(names: Names) -> str:
+    """Returns the same methods for type checkers: with their signatures, or as functions of anything."""
     lines, untyped = [], []
     by_name = {d.name: d for d in names.found}
     for name, op in names.of("method"):
@@ -112,12 +116,14 @@ def methods(names: Names) -> str:
 
 
 def layers(names: Names) -> str:
+    """Returns imports and `__all__` of the layers in alpha.nn."""
     return "\n".join([*imports_of((module, name) for name, module in names.layers.items()), "",
                       listed(names.layers)])
 
 
 def functions(names: Names) -> str:
-    pairs = [(name, op) for name, op in names.of("functional")]
+    """Returns imports of alpha.nn.functional, and `__all__` of what is not defined there."""
+    pairs = names.of("functional")
     inplace = _inplace(names)
     own = [name for name, op in pairs if name == op and name not in inplace]
     others = [f"{op} as {name}" for name, op in pairs if name != op]
@@ -130,11 +136,13 @@ def _inplace(names: Names) -> list[str]:
 
 
 def inplace(names: Names) -> str:
+    """Returns the functions of alpha.nn.functional that are ops with PyTorch's `inplace`."""
     found = _inplace(names)
     return filled(f"{', '.join(found)} = map(_with_inplace, (", [f"ops.{name}" for name in found], "))")
 
 
 def same_channels(names: Names) -> str:
+    """Returns the layers and ops behind which the channels of a map are those in front of them."""
     kept = [d for d in names.found if d.facts.get("keeps_channels")]
     layers = sorted([name for d in kept for name in d.names("layer")], key=natural)
     return "\n".join([filled("_SAME_CHANNELS = (", ["nn.Identity", *[f"nn.{name}" for name in layers]], ")"),
@@ -142,6 +150,7 @@ def same_channels(names: Names) -> str:
 
 
 def onnx(names: Names) -> str:
+    """Returns the operators of ONNX by the ops that do the same."""
     found = {d.name: d.facts["onnx"] for d in names.found if d.facts.get("onnx")}
     return filled("SAME = {", [f'"{name}": "{kind}"' for name, kind in found.items()], "}")
 

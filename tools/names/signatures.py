@@ -61,18 +61,10 @@ def _of_op(op: Any) -> tuple[list[Parameter], str]:
     declared = inspect.signature(op.canon or op.shape).parameters
     attrs = [Parameter(name, op.kinds[name].stub if name in op.kinds else "Any", _default(declared[name]),
                        name not in op.by_position) for name in op.attr_names]
-    optional = next((k for k, p in enumerate(args + attrs) if p.default), len(args) + len(attrs))
-    for p in (args + attrs)[optional:]:     # what must be given, behind what need not, is given by name
-        p.by_name |= not p.default
-    return args + _after_first_named(attrs), {0: "None", 1: "Tensor"}.get(op.returned, "Any")
-
-
-def _after_first_named(attrs: list[Parameter]) -> list[Parameter]:
-    named = False
-    for p in attrs:
-        named |= p.by_name
-        p.by_name = named
-    return attrs
+    for k, p in enumerate(attrs):   # what must be given, behind what need not, is given by name, and so is all after it
+        before = args + attrs[:k]
+        p.by_name |= before[-1].by_name or (not p.default and any(earlier.default for earlier in before))
+    return args + attrs, {0: "None", 1: "Tensor"}.get(op.returned, "Any")
 
 
 def _of_function(d: Definition) -> tuple[list[Parameter], str]:
