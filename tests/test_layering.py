@@ -66,7 +66,8 @@ MAY_IMPORT = {
     "models": {"models", "alpha"},
     "train": {"train", "models", "alpha"},
     "benchmarks": {"benchmarks", "train", "models", "alpha", "tests"},
-    "tools": {"tools"},     # they read alpha's files
+    "tools": {"tools", "models", "alpha"},
+    "tools.names": {"tools.names"},     # it imports alpha by itself, without the lists, which may be stale
 }
 # Room of alpha.cuda -> the rooms that it may import; the longest matching name counts.
 CUDA_ROOMS = {

@@ -54,12 +54,12 @@ SIGNATURE = ("def", "x", "self", "Tensor", "TensorT", "ops", "nn", "from", "impo
 
 
 def with_new_activation(root: Path) -> None:
-    """Makes a copy of the tree with the two edits of docs/add_a_layer.md, and a merge's two versions of lists."""
+    """Makes a copy of the tree with the two edits of the page add_a_layer.md, and a merge's two versions of lists."""
     for room in ("alpha", "tools"):
         shutil.copytree(ROOT / room, root / room, ignore=shutil.ignore_patterns(
             "__pycache__", "kernels", "include", "packed", "*.cu", "*.cuh"))
-    page = (ROOT / "docs" / "add_a_layer.md").read_text().split("## An activation that alpha itself has")[1]
-    _, function, _, layer, _ = page.split("```\n")
+    page = next((ROOT / "docs").rglob("add_a_layer.md")).read_text().split("## An activation that alpha itself has")[1]
+    _, function, _, layer, _ = page.split("\n## ")[0].split("```\n")
     for path, code in (("alpha/ops/activation/functions.py", function), ("alpha/nn/activation.py", layer)):
         (root / path).write_text(f"{(root / path).read_text()}\n\n{code}")
     for path in ("alpha/ops/__init__.py", "alpha/core/methods.py", "alpha/nn/__init__.py"):

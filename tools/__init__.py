@@ -1,1 +1,1 @@
-"""Programs for work on the repository itself; they are not installed."""
+"""Programs that write pages and lists from the code, so that no copy is kept by hand."""
