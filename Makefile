@@ -34,9 +34,10 @@ memcheck: .venv/.test      ## on a GPU, in ten minutes: every access of the CUDA
 	$(BIN)/python -m pip install -q -e '.[cuda]'
 	$(BIN)/python -m tests.memcheck $(ARGS)
 
-lint: .venv/.test          ## style and types
+lint: .venv/.test          ## style, types, and lists of names
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m tools.names --check
 
 bench: .venv/.bench        ## alpha beside PyTorch on this machine's GPU or CPU: training steps, tables and pictures
 	$(BIN)/python -m benchmarks.compare $(ARGS)

@@ -33,23 +33,22 @@ from alpha.interop import twins
 from alpha.core.names import DTYPES
 from alpha.core.names import Device as device
 from alpha.core.op import Spec, op
-from alpha.ops import concat as cat
-from alpha.ops import clip as clamp
-from alpha.ops import vector_norm as norm
+# names: imports, written by python -m tools.names
+from alpha.ops import clip as clamp, concat as cat, vector_norm as norm
 from alpha.ops import (  # noqa: F401
-    abs, acos, addcdiv, addcmul, addmm, all, allclose, any, arange, argmax, argmin, argsort, asin, atan, atan2,
-    baddbmm, bernoulli, bincount, bmm, broadcast_to, cdist, ceil, chunk, clip, clone, concat, cos, cosh,
-    count_nonzero, cumprod, cumsum, diag, diagonal, diff, dot, dstack, einsum, equal, erf, erfc, exp, exp2, expm1,
-    eye, flatten, flip, floor, floor_divide, fmod, from_numpy, full, full_like, gather, hstack, hypot, index_add,
-    index_select, isclose, isfinite, isinf, isnan, lerp, linspace, log, log1p, log2, log10, logical_and, logical_not,
-    logical_or, logical_xor, logit, logsumexp, masked_fill, masked_select, matmul, max, maximum, mean, median,
-    meshgrid, min, minimum, mm, moveaxis, multinomial, mv, nan_to_num, narrow, nonzero, one_hot, ones, ones_like,
-    outer, permute, pow, prod, quantile, rand, rand_like, randint, randn, randn_like, randperm, reciprocal, relu,
-    remainder, repeat_interleave, reshape, roll, round, rsqrt, scatter, scatter_add, scatter_reduce, select, sigmoid,
-    sign, sin, sinh, softmax, sort, split, sqrt, square, squeeze, stack, std, sum, take_along_dim, tan, tanh,
-    tensor_split, tile, topk, trace, transpose, tril, triu, trunc, unbind, unflatten, unique, unsqueeze, var, vstack,
-    where, zeros, zeros_like,
+    abs, acos, addcdiv, addcmul, addmm, all, allclose, any, arange, argmax, argmin, argsort, asin, atan, atan2, baddbmm,
+    bernoulli, bincount, bmm, broadcast_to, cdist, ceil, chunk, clip, clone, concat, cos, cosh, count_nonzero, cumprod,
+    cumsum, diag, diagonal, diff, dot, dstack, einsum, equal, erf, erfc, exp, exp2, expm1, eye, flatten, flip, floor,
+    floor_divide, fmod, from_numpy, full, full_like, gather, hstack, hypot, index_add, index_select, isclose, isfinite,
+    isinf, isnan, lerp, linspace, log, log1p, log2, log10, logical_and, logical_not, logical_or, logical_xor, logit,
+    logsumexp, masked_fill, masked_select, matmul, max, maximum, mean, median, meshgrid, min, minimum, mm, moveaxis,
+    multinomial, mv, nan_to_num, narrow, nonzero, one_hot, ones, ones_like, outer, permute, pow, prod, quantile, rand,
+    rand_like, randint, randn, randn_like, randperm, reciprocal, relu, remainder, repeat_interleave, reshape, roll,
+    round, rsqrt, scatter, scatter_add, scatter_reduce, select, sigmoid, sign, sin, sinh, softmax, sort, split, sqrt,
+    square, squeeze, stack, std, sum, take_along_dim, tan, tanh, tensor_split, tile, topk, trace, transpose, tril, triu,
+    trunc, unbind, unflatten, unique, unsqueeze, var, vstack, where, zeros, zeros_like,
 )
+# end of names
 from alpha.ops.function import Function
 from alpha.core.precision import precision
 from alpha.profiler import profiler
@@ -63,26 +62,31 @@ __version__ = "0.1.0"
 
 bfloat16, bool_, float16, float32, float64, int32, int64, uint8 = DTYPES.values()
 
-__all__ = [     # without the names that Python has itself: alpha.sum, alpha.max, ...
-    "Function", "Spec", "Tensor", "acos", "addcdiv", "addcmul", "addmm", "allclose", "arange", "argmax", "argmin",
-    "argsort", "asin", "atan", "atan2", "baddbmm", "bernoulli", "bfloat16", "bincount", "bmm", "bool_", "broadcast_to",
-    "capture", "cat", "cdist", "ceil", "checkpoint", "chunk", "clamp", "clip", "clone", "concat", "config", "cos",
-    "cosh", "count_nonzero", "cumprod", "cumsum", "detect_anomaly", "device", "diag", "diagonal", "diff", "dot",
-    "dstack", "einsum", "enable_grad", "equal", "erf", "erfc", "exp", "exp2", "expm1", "eye", "flatten", "flip",
-    "float16", "float32", "float64", "floor", "floor_divide", "fmod", "from_dlpack", "from_numpy", "from_torch",
-    "full", "full_like", "gather", "grad", "grad_enabled", "gradcheck", "hstack", "hypot", "index_add", "index_select",
-    "inference", "inference_mode", "int32", "int64", "isclose", "isfinite", "isinf", "isnan", "lerp", "linspace",
-    "load", "log", "log1p", "log2", "log10", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
-    "logsumexp", "manual_seed", "masked_fill", "masked_select", "matmul", "maximum", "mean", "median", "meshgrid",
-    "minimum", "mm", "moveaxis", "multinomial", "mv", "nan_to_num", "narrow", "nn", "no_grad", "nonzero", "norm",
-    "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision", "prod", "profiler",
-    "quantile", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "reciprocal", "recompute",
-    "recompute_summary", "relu", "remainder", "repeat_interleave", "reshape", "roll", "rsqrt", "save", "scatter",
-    "scatter_add", "scatter_reduce", "select", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split", "sqrt",
-    "square", "squeeze", "stack", "std", "summary", "take_along_dim", "tan", "tanh", "tensor", "tensor_split", "tile",
-    "to_torch", "topk", "trace", "transpose", "tril", "triu", "trunc", "uint8", "unbind", "unflatten", "unique",
-    "unsqueeze", "var", "vstack", "where", "zeros", "zeros_like",
+__all__ = [
+    "Function", "Spec", "Tensor", "bfloat16", "bool_", "capture", "checkpoint", "config", "detect_anomaly", "device",
+    "enable_grad", "float16", "float32", "float64", "from_dlpack", "from_torch", "grad", "grad_enabled", "gradcheck",
+    "inference", "inference_mode", "int32", "int64", "load", "manual_seed", "nn", "no_grad", "op", "ops", "optim",
+    "precision", "profiler", "recompute", "recompute_summary", "save", "summary", "tensor", "to_torch", "uint8",
 ]
+# Of the ops, without the names that Python has itself: alpha.sum, alpha.max, ...
+# names: all, written by python -m tools.names
+__all__ += [
+    "acos", "addcdiv", "addcmul", "addmm", "allclose", "arange", "argmax", "argmin", "argsort", "asin", "atan", "atan2",
+    "baddbmm", "bernoulli", "bincount", "bmm", "broadcast_to", "cat", "cdist", "ceil", "chunk", "clamp", "clip",
+    "clone", "concat", "cos", "cosh", "count_nonzero", "cumprod", "cumsum", "diag", "diagonal", "diff", "dot", "dstack",
+    "einsum", "equal", "erf", "erfc", "exp", "exp2", "expm1", "eye", "flatten", "flip", "floor", "floor_divide", "fmod",
+    "from_numpy", "full", "full_like", "gather", "hstack", "hypot", "index_add", "index_select", "isclose", "isfinite",
+    "isinf", "isnan", "lerp", "linspace", "log", "log1p", "log2", "log10", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "logit", "logsumexp", "masked_fill", "masked_select", "matmul", "maximum", "mean", "median",
+    "meshgrid", "minimum", "mm", "moveaxis", "multinomial", "mv", "nan_to_num", "narrow", "nonzero", "norm", "one_hot",
+    "ones", "ones_like", "outer", "permute", "prod", "quantile", "rand", "rand_like", "randint", "randn", "randn_like",
+    "randperm", "reciprocal", "relu", "remainder", "repeat_interleave", "reshape", "roll", "rsqrt", "scatter",
+    "scatter_add", "scatter_reduce", "select", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split", "sqrt",
+    "square", "squeeze", "stack", "std", "take_along_dim", "tan", "tanh", "tensor_split", "tile", "topk", "trace",
+    "transpose", "tril", "triu", "trunc", "unbind", "unflatten", "unique", "unsqueeze", "var", "vstack", "where",
+    "zeros", "zeros_like",
+]
+# end of names
 
 
 sys.meta_path.append(twins.Imports())   # type: ignore[arg-type]

@@ -22,10 +22,10 @@ from alpha.ops.pool import (
     avg_pool2d_backward,
     max_pool2d,
     max_pool2d_backward,
-    max_unpool2d,
     pool_gather,
     pool_scatter,
 )
+from alpha.ops.pool.windows import max_unpool2d
 
 # x shape NHWC, kernel_size, stride, padding
 WINDOWS = [((2, 8, 8, 5), (2, 2), (2, 2), (0, 0)), ((2, 7, 9, 3), (3, 3), (2, 2), (1, 1)),

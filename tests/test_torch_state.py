@@ -209,6 +209,8 @@ def conv_and(*layers):
     (conv_and(nn.Mish(), nn.Hardtanh(), nn.PReLU(8), nn.Hardshrink(), nn.Threshold(0.1, 0.0), nn.CELU(), nn.Flatten(),
               nn.Linear(128, 5)), r"10 reads a flattened map of 8 channels and 16 pixels"),
     (nn.Sequential(nn.ConvTranspose2d(3, 4, 2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 2)), "4 channels and"),
+    (conv_and(nn.AvgPool2d(2), nn.LocalResponseNorm(3), nn.RMSNorm(8), nn.AdaptiveMaxPool2d(2), nn.LogSoftmax(),
+              ops.mish, nn.Flatten(), nn.Linear(32, 5)), r"10 reads a flattened map of 8 channels and 4 pixels"),
 ])
 def test_a_linear_behind_a_flatten_must_say_what_was_flattened(net, text, tmp_path):
     before = {name: t.numpy() for name, t in net.state_dict().items()}

@@ -85,13 +85,22 @@ def paths(module: Module, prefix: str = "") -> Iterator[tuple[str, Module]]:
 
 # ---- a Linear behind a flattened map that does not say so ------------------------------------------------------------
 
-_SAME_CHANNELS = (nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.Dropout, nn.Identity, nn.LayerNorm, nn.ELU, nn.GELU,
-                  nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.PReLU, nn.ReLU,
-                  nn.ReLU6, nn.SELU, nn.Sigmoid, nn.SiLU, nn.Softmax, nn.Softmax2d, nn.Softplus, nn.Softshrink,
-                  nn.Softsign, nn.Tanh, nn.Tanhshrink, nn.Threshold)
-_SAME_CHANNELS_OPS = (ops.relu, ops.relu6, ops.leaky_relu, ops.elu, ops.gelu, ops.silu, ops.hardswish, ops.sigmoid,
-                      ops.tanh, ops.softplus, ops.softmax, ops.dropout, ops.max_pool2d, ops.avg_pool2d,
-                      ops.adaptive_avg_pool2d, ops.adaptive_max_pool2d)
+# names: same channels, written by python -m tools.names
+_SAME_CHANNELS = (
+    nn.Identity, nn.CELU, nn.ELU, nn.GELU, nn.SELU, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.AvgPool2d,
+    nn.Dropout, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LayerNorm, nn.LeakyReLU,
+    nn.LocalResponseNorm, nn.LogSigmoid, nn.LogSoftmax, nn.MaxPool2d, nn.Mish, nn.PReLU, nn.RMSNorm, nn.ReLU, nn.ReLU6,
+    nn.SiLU, nn.Sigmoid, nn.Softmax, nn.Softmax2d, nn.Softmin, nn.Softplus, nn.Softshrink, nn.Softsign, nn.Tanh,
+    nn.Tanhshrink, nn.Threshold,
+)
+_SAME_CHANNELS_OPS = (
+    ops.adaptive_avg_pool2d, ops.adaptive_max_pool2d, ops.avg_pool2d, ops.celu, ops.dropout, ops.elu, ops.gelu,
+    ops.gelu_tanh, ops.hardshrink, ops.hardsigmoid, ops.hardswish, ops.hardtanh, ops.layer_norm, ops.leaky_relu,
+    ops.local_response_norm, ops.log_softmax, ops.logsigmoid, ops.max_pool2d, ops.mish, ops.prelu, ops.relu, ops.relu6,
+    ops.rms_norm, ops.selu, ops.sigmoid, ops.silu, ops.softmax, ops.softmin, ops.softplus, ops.softshrink, ops.softsign,
+    ops.tanh, ops.tanhshrink, ops.threshold,
+)
+# end of names
 
 
 def check_flattened(where: str, model: Module) -> None:

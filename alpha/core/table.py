@@ -1,7 +1,8 @@
 """The table of functions that methods of Tensor call, by name: ops, and the parts of alpha that stand above Tensor.
 
-`x + y` is TABLE["add"](x, y), and `x.backward()` is TABLE["backward"](...). Ops are entered by alpha.ops, the rest by
-the file that defines it, with `@provides(name)`. So Tensor imports none of them, and each of them imports Tensor.
+`x + y` is TABLE["add"](x, y), and `x.backward()` is TABLE["backward"](...). The file that defines a thing enters it: an
+op or a function of alpha.ops with `@public(...)`, all else with `@provides(name)`. So Tensor imports none of them, and
+each of them imports Tensor.
 """
 
 from __future__ import annotations
@@ -22,3 +23,28 @@ def provides(name: str) -> Callable[[F], F]:
             raise KeyError(f"{name} is in the table already")
         return f
     return enter
+
+
+def _enter(f: F) -> F:
+    return provides(f.__name__)(f)
+
+
+def public(*, top: bool | str = False, method: bool | str = False, functional: bool | str = False,
+           inplace: bool = False, layer: str = "", keeps_channels: bool = False, onnx: str = "", spread: bool = False
+           ) -> Callable[[F], F]:
+    """Says, where a function or op of alpha.ops is defined, that it is public, and under which names.
+
+    `python -m tools.names` writes the lists that follow, such as `__all__`; here the thing is entered into TABLE.
+    A field that holds names takes True for the own name, or names in one string: "cat concat".
+
+    Args:
+        top: names in alpha.
+        method: names as a method of Tensor, which is the first argument.
+        functional: names in alpha.nn.functional, with the same arguments.
+        inplace: alpha.nn.functional takes PyTorch's `inplace` too, and leaves x as it is.
+        layer: the layers of alpha.nn that do no more than this op.
+        keeps_channels: the last axis of y is that of x: the op may stand between a convolution and a Flatten.
+        onnx: the operator of ONNX that does the same, with the same arguments.
+        spread: the first argument is a shape, whose ints may be given one by one.
+    """
+    return _enter

@@ -19,8 +19,7 @@ from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty
 from alpha.cpu.pointwise import bind, computed_into
 from alpha.ops import elementwise as ops
-from alpha.ops import logic
-from alpha.ops.composed import curves
+from alpha.ops.elementwise import curves, rounding
 
 Array = np.ndarray
 Number = ops.Number
@@ -155,10 +154,10 @@ def add_onto_cpu(g: Array, onto: Array) -> Array:
     return quietly(np.add, onto, g, out=onto)  # type: ignore[no-any-return]
 
 
-for _op, _ufunc in ((logic.floor, _floor), (logic.sin, np.sin), (logic.cos, np.cos)):
+for _op, _ufunc in ((rounding.floor, _floor), (curves.sin, np.sin), (curves.cos, np.cos)):
     _op.impl("cpu")(_unary(_ufunc))
-logic.floor_divide.impl("cpu")(_binary(np.floor_divide))
-logic.remainder.impl("cpu")(_binary(_remainder))
+rounding.floor_divide.impl("cpu")(_binary(np.floor_divide))
+rounding.remainder.impl("cpu")(_binary(_remainder))
 
 for _op, _ufunc in ((ops.maximum, np.maximum), (ops.minimum, np.minimum)):
     bind(_op, _quiet(_ufunc))

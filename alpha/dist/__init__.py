@@ -13,9 +13,9 @@ import sys
 
 from alpha.dist.communicator import Collective, Communicator
 from alpha.dist.data_parallel import DataParallel
+from alpha.dist.joining import init, world
 from alpha.dist.slices import Slices
 from alpha.dist.sync_norm import SyncBatchNorm, convert_sync_batchnorm
-from alpha.dist.joining import init, world
 from alpha.interop import twins
 
 __all__ = ["Collective", "Communicator", "DataParallel", "Slices", "SyncBatchNorm", "convert_sync_batchnorm", "init",

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from alpha.core.device import get_backend
-from alpha.dist.launch import Place
-from alpha.dist.requests import REDUCE, Pending, Queue
-from alpha.dist.watch import Beacon, Watch
 from alpha.core.errors import ArgumentError, ConfigError, DTypeError, ShapeError, message, shown
 from alpha.core.names import DEVICES, DTYPES
 from alpha.core.tensor import Tensor, tensor
+from alpha.dist.launch import Place
+from alpha.dist.requests import REDUCE, Pending, Queue
+from alpha.dist.watch import Beacon, Watch
 
 T = TypeVar("T")
 Op = str    # "sum", "mean", "max", "min" or "prod"

@@ -14,14 +14,14 @@ from weakref import finalize
 
 from alpha import ops
 from alpha.core.device import ITEMSIZE
-from alpha.dist.communicator import Collective, Communicator
-from alpha.dist.joining import world
 from alpha.core.errors import ConfigError, message, shown
 from alpha.core.graph import no_grad, ready
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Count, Positive
-from alpha.nn.module import Module
 from alpha.core.tensor import Tensor, tensor
+from alpha.dist.communicator import Collective, Communicator
+from alpha.dist.joining import world
+from alpha.nn.module import Module
 
 MIB = 1 << 20
 WIRES = (None, "float16", "bfloat16")

@@ -6,13 +6,13 @@ import os
 import socket
 from typing import Any
 
-from alpha.core.device import device_type, get_backend
 from alpha.core.config import config
+from alpha.core.device import device_type, get_backend
+from alpha.core.errors import ConfigError, DeviceError, message, warn
 from alpha.dist import launch, pmi
 from alpha.dist.communicator import Communicator
 from alpha.dist.requests import Queue
 from alpha.dist.watch import Beacon, Watch, end_process, start_server
-from alpha.core.errors import ConfigError, DeviceError, message, warn
 
 _world: Communicator | None = None
 

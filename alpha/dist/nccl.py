@@ -19,10 +19,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from alpha.cuda.runtime import backlog, memory
-from alpha.cuda.runtime.context import context
 from alpha.core.errors import DeviceError, message
 from alpha.core.tensor import Tensor
+from alpha.cuda.runtime import backlog, memory
+from alpha.cuda.runtime.context import context
 
 if TYPE_CHECKING:
     from alpha.dist.communicator import Communicator

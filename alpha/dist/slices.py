@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from alpha import ops, random
-from alpha.dist.communicator import Communicator
-from alpha.dist.joining import world
 from alpha.core.errors import ConfigError, GraphError, message
 from alpha.core.graph import no_grad
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Count
 from alpha.core.tensor import Tensor
+from alpha.dist.communicator import Communicator
+from alpha.dist.joining import world
 
 
 class _Here(threading.local):

@@ -10,10 +10,11 @@ from math import prod
 from typing import Any, cast
 
 from alpha import ops
-from alpha.dist.slices import exchanged, joins, leads
 from alpha.core.errors import GraphError, ShapeError, message
 from alpha.core.graph import grad_enabled, no_grad
 from alpha.core.inputs.arguments import checked
+from alpha.core.tensor import Tensor, tensor
+from alpha.dist.slices import exchanged, joins, leads
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module
 from alpha.nn.norm import BatchNorm1d, BatchNorm2d
@@ -21,7 +22,6 @@ from alpha.ops import activation as activations
 from alpha.ops import norm as norms
 from alpha.ops.function import Function
 from alpha.ops.reduce import accumulation_dtype
-from alpha.core.tensor import Tensor, tensor
 
 _ops: Any = norms   # ops, which are made of these classes
 _apply, _gradients, _relu_grad = _ops.batch_norm_apply, _ops.batch_norm_grad, cast("Any", activations.relu_grad)

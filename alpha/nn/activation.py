@@ -11,7 +11,7 @@ from alpha.core.inputs.kinds import Approximation, Axis, Count, Finite, NonNegat
 from alpha.core.tensor import Tensor
 from alpha.nn.function import Lambda
 from alpha.nn.module import Module, Parameter
-from alpha.ops.composed.activations import check_limits
+from alpha.ops.activation.functions import check_limits
 
 
 class _Inplace(Module):

@@ -9,9 +9,9 @@ from alpha import ops
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Axis, Finite, NonNegative, Order, Positive, Reduction
 from alpha.core.tensor import Tensor
-from alpha.nn.loss import Loss
+from alpha.nn.loss import _Loss
 from alpha.nn.module import Module
-from alpha.ops.composed.losses import Power
+from alpha.ops.loss.pairs import Power
 
 
 class CosineSimilarity(Module):
@@ -39,7 +39,7 @@ class PairwiseDistance(Module):
         return ops.pairwise_distance(x1, x2, self.p, self.eps, self.keepdims)
 
 
-class TripletMarginLoss(Loss):
+class TripletMarginLoss(_Loss):
     """max(d(anchor, positive) - d(anchor, negative) + margin, 0).  Shape: three (..., D) -> (), or (...)."""
 
     @checked
@@ -53,7 +53,7 @@ class TripletMarginLoss(Loss):
                                        reduction=self.reduction)
 
 
-class _Margin(Loss):
+class _Margin(_Loss):
     """What losses with a margin share."""
 
     margin: float
@@ -95,7 +95,7 @@ class HingeEmbeddingLoss(_Margin):
         return ops.hinge_embedding_loss(x, target, self.margin, reduction=self.reduction)
 
 
-class SoftMarginLoss(Loss):
+class SoftMarginLoss(_Loss):
     """ln(1 + e^(-target * x)), target 1 or -1.  Shape: x and target alike -> (), or theirs with "none"."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class MultiMarginLoss(_Margin):
         return ops.multi_margin_loss(x, target, self.p, self.margin, self.weight, reduction=self.reduction)
 
 
-class PoissonNLLLoss(Loss):
+class PoissonNLLLoss(_Loss):
     """e^x - target * x: see alpha.ops.poisson_nll_loss.  Shape: x and target alike -> (), or theirs with "none"."""
 
     @checked
@@ -134,7 +134,7 @@ class PoissonNLLLoss(Loss):
         return ops.poisson_nll_loss(x, target, self.log_input, self.full, eps=self.eps, reduction=self.reduction)
 
 
-class GaussianNLLLoss(Loss):
+class GaussianNLLLoss(_Loss):
     """(ln(v) + (x - target)^2 / v) / 2, v = max(var, eps): see alpha.ops.gaussian_nll_loss.
 
     Shape: x and target alike, var alike or with a last axis of 1 -> (), or that of x with "none".

@@ -25,71 +25,9 @@ from alpha.core.inputs.kinds import (
 )
 from alpha.core.tensor import Tensor
 from alpha.interop import twins
-from alpha.ops import (
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    adaptive_max_pool2d,
-    adaptive_max_pool3d,
-    affine_grid,
-    avg_pool3d,
-    avg_pool_windows,
-    conv2d_bias_act,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose3d,
-    cosine_embedding_loss,
-    cosine_similarity,
-    cross_entropy,
-    ctc_loss,
-    dice_loss,
-    focal_loss,
-    fold,
-    gaussian_nll_loss,
-    glu,
-    grid_sample,
-    gumbel_softmax,
-    hardshrink,
-    hinge_embedding_loss,
-    huber_loss,
-    interpolate,
-    kl_div,
-    l1_loss,
-    linear,
-    local_response_norm,
-    log_softmax,
-    logsigmoid,
-    margin_ranking_loss,
-    max_pool3d,
-    max_pool_windows,
-    mse_loss,
-    multi_margin_loss,
-    nll_loss,
-    one_hot,
-    ones,
-    pad,
-    pairwise_distance,
-    pixel_shuffle,
-    pixel_unshuffle,
-    poisson_nll_loss,
-    prelu,
-    scaled_dot_product_attention,
-    sigmoid,
-    smooth_l1_loss,
-    soft_margin_loss,
-    softmax,
-    softmin,
-    softplus,
-    softshrink,
-    softsign,
-    tanh,
-    tanhshrink,
-    triplet_margin_loss,
-    unfold,
-)
+from alpha.ops import avg_pool_windows, conv2d_bias_act, max_pool_windows, ones
 from alpha.ops import avg_pool2d as _avg_pool2d
 from alpha.ops import batch_norm as _batch_norm
-from alpha.ops import bce_loss as binary_cross_entropy
-from alpha.ops import bce_with_logits_loss as binary_cross_entropy_with_logits
 from alpha.ops import celu as _celu
 from alpha.ops import conv_transpose2d as _conv_transpose2d
 from alpha.ops import dropout as _dropout
@@ -106,24 +44,39 @@ from alpha.ops import max_unpool2d as _max_unpool2d
 from alpha.ops import rms_norm as _rms_norm
 from alpha.ops import threshold as _threshold
 from alpha.ops import vector_norm as _vector_norm
-from alpha.ops.composed.pools import unpooled_size
 from alpha.ops.conv import named_padding
+from alpha.ops.pool.windows import unpooled_size
+
+# names: functions, written by python -m tools.names
+from alpha.ops import (
+    adaptive_avg_pool2d, adaptive_avg_pool3d, adaptive_max_pool2d, adaptive_max_pool3d, affine_grid, avg_pool3d, conv3d,
+    conv_transpose1d, conv_transpose3d, cosine_embedding_loss, cosine_similarity, cross_entropy, ctc_loss, dice_loss,
+    focal_loss, fold, gaussian_nll_loss, glu, grid_sample, gumbel_softmax, hardshrink, hinge_embedding_loss, huber_loss,
+    interpolate, kl_div, l1_loss, linear, local_response_norm, log_softmax, logsigmoid, margin_ranking_loss, max_pool3d,
+    mse_loss, multi_margin_loss, nll_loss, one_hot, pad, pairwise_distance, pixel_shuffle, pixel_unshuffle,
+    poisson_nll_loss, prelu, scaled_dot_product_attention, sigmoid, smooth_l1_loss, soft_margin_loss, softmax, softmin,
+    softplus, softshrink, softsign, tanh, tanhshrink, triplet_margin_loss, unfold,
+)
+from alpha.ops import bce_loss as binary_cross_entropy, bce_with_logits_loss as binary_cross_entropy_with_logits
 
 __all__ = [
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-    "adaptive_max_pool3d", "affine_grid", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_embedding_loss", "cosine_similarity",
-    "cross_entropy", "ctc_loss", "dice_loss", "drop_path", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu",
-    "embedding", "focal_loss", "fold", "gaussian_nll_loss", "gelu", "glu", "grid_sample", "group_norm",
-    "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hinge_embedding_loss", "huber_loss",
-    "instance_norm", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "local_response_norm",
-    "log_softmax", "logsigmoid", "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool2d",
-    "mish", "mse_loss", "multi_margin_loss", "nll_loss", "normalize", "one_hot", "pad", "pairwise_distance",
-    "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "prelu", "relu", "relu6", "rms_norm",
-    "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "soft_margin_loss", "softmax",
-    "softmin", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold", "triplet_margin_loss",
-    "unfold",
+    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d", "affine_grid",
+    "avg_pool3d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "conv3d", "conv_transpose1d",
+    "conv_transpose3d", "cosine_embedding_loss", "cosine_similarity", "cross_entropy", "ctc_loss", "dice_loss",
+    "focal_loss", "fold", "gaussian_nll_loss", "glu", "grid_sample", "gumbel_softmax", "hardshrink", "hardsigmoid",
+    "hardswish", "hinge_embedding_loss", "huber_loss", "interpolate", "kl_div", "l1_loss", "linear",
+    "local_response_norm", "log_softmax", "logsigmoid", "margin_ranking_loss", "max_pool3d", "mish", "mse_loss",
+    "multi_margin_loss", "nll_loss", "one_hot", "pad", "pairwise_distance", "pixel_shuffle", "pixel_unshuffle",
+    "poisson_nll_loss", "prelu", "relu", "relu6", "scaled_dot_product_attention", "selu", "sigmoid", "silu",
+    "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink", "softsign", "tanh",
+    "tanhshrink", "triplet_margin_loss", "unfold",
+]
+# end of names
+__all__ += [     # what is defined below
+    "adaptive_avg_pool1d", "adaptive_max_pool1d", "avg_pool1d", "avg_pool2d", "batch_norm", "celu", "conv1d", "conv2d",
+    "conv_transpose2d", "drop_path", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "embedding", "gelu",
+    "group_norm", "hardtanh", "instance_norm", "layer_norm", "leaky_relu", "max_pool1d", "max_pool2d", "max_unpool2d",
+    "normalize", "rms_norm", "threshold",
 ]
 
 
@@ -162,8 +115,11 @@ def _with_inplace(function: Any) -> Callable[..., Tensor]:
     return checked(call)
 
 
-relu, relu6, silu, hardswish, hardsigmoid, mish, selu = map(_with_inplace, (
-    ops.relu, ops.relu6, ops.silu, ops.hardswish, ops.hardsigmoid, ops.mish, ops.selu))
+# names: inplace, written by python -m tools.names
+hardsigmoid, hardswish, mish, relu, relu6, selu, silu = map(_with_inplace, (
+    ops.hardsigmoid, ops.hardswish, ops.mish, ops.relu, ops.relu6, ops.selu, ops.silu,
+))
+# end of names
 
 
 @checked

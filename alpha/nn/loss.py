@@ -12,10 +12,10 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import NonNegative, Positive, Reduction, Share, Size, Spread
 from alpha.core.tensor import Tensor
 from alpha.nn.module import Module
-from alpha.ops.composed.imbalance import ToShares
+from alpha.ops.loss.imbalance import ToShares
 
 
-class Loss(Module):
+class _Loss(Module):
     """What all losses share: the reduction, which is given by name."""
 
     @checked
@@ -26,7 +26,7 @@ class Loss(Module):
         return f"reduction={self.reduction!r}"
 
 
-class CrossEntropyLoss(Loss):
+class CrossEntropyLoss(_Loss):
     """Cross entropy of softmax(logits) and a target.
 
     Args:
@@ -52,7 +52,7 @@ class CrossEntropyLoss(Loss):
                                  label_smoothing=self.label_smoothing, reduction=self.reduction)
 
 
-class NLLLoss(Loss):
+class NLLLoss(_Loss):
     """Negative log-likelihood.
 
     Args:
@@ -73,7 +73,7 @@ class NLLLoss(Loss):
         return ops.nll_loss(log_probs, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
 
 
-class HuberLoss(Loss):
+class HuberLoss(_Loss):
     """d^2 / 2 where d = |x - target| < delta, else delta * (d - delta / 2).
 
     Args:
@@ -110,21 +110,21 @@ class KLDivLoss(Module):
         return f"reduction={self.reduction!r}"
 
 
-class MSELoss(Loss):
+class MSELoss(_Loss):
     """(x - target)^2.  Shape: x and target alike -> (), or theirs with "none"."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.mse_loss(x, target, reduction=self.reduction)
 
 
-class L1Loss(Loss):
+class L1Loss(_Loss):
     """|x - target|.  Shape: x and target alike -> (), or theirs with "none"."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.l1_loss(x, target, reduction=self.reduction)
 
 
-class SmoothL1Loss(Loss):
+class SmoothL1Loss(_Loss):
     """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2.
 
     Args:
@@ -141,7 +141,7 @@ class SmoothL1Loss(Loss):
         return ops.smooth_l1_loss(x, target, beta=self.beta, reduction=self.reduction)
 
 
-class BCELoss(Loss):
+class BCELoss(_Loss):
     """Binary cross entropy of probabilities.
 
     Args:
@@ -160,7 +160,7 @@ class BCELoss(Loss):
         return ops.bce_loss(p, target, self.weight, reduction=self.reduction)
 
 
-class BCEWithLogitsLoss(Loss):
+class BCEWithLogitsLoss(_Loss):
     """Binary cross entropy of sigmoid(logits), without overflow.
 
     Args:
@@ -184,7 +184,7 @@ class BCEWithLogitsLoss(Loss):
                                         reduction=self.reduction)
 
 
-class FocalLoss(Loss):
+class FocalLoss(_Loss):
     """Binary cross entropy of sigmoid(logits) in which elements that are right already count less.
 
     Args:
@@ -202,7 +202,7 @@ class FocalLoss(Loss):
         return ops.focal_loss(logits, target, self.alpha, self.gamma, reduction=self.reduction)
 
 
-class DiceLoss(Loss):
+class DiceLoss(_Loss):
     """1 - twice what shares and target have in common, by what they have together, over the pixels.
 
     Args:
@@ -221,7 +221,7 @@ class DiceLoss(Loss):
         return ops.dice_loss(x, target, self.activation, self.eps, reduction=self.reduction)
 
 
-class CTCLoss(Loss):
+class CTCLoss(_Loss):
     """-log of the probability that a sequence reads as its labels, repeats joined and blanks left out.
 
     Args:

@@ -10,8 +10,8 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Count, Padding, Pair
 from alpha.core.tensor import Tensor
 from alpha.nn.module import Module
-from alpha.ops.composed.pools import unpooled_size
 from alpha.ops.conv import as_pair
+from alpha.ops.pool.windows import unpooled_size
 
 
 class MaxPool2d(Module):

@@ -19,12 +19,16 @@ WHERE = "onnx"
 PLAIN, FIRST = "as in alpha", "channels first"      # FIRST: of values with four axes
 TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 # Pointwise ops that are one operator of ONNX, with the same arguments.
-SAME = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs",
-        "neg": "Neg", "sign": "Sign", "erf": "Erf", "softplus": "Softplus", "hardswish": "HardSwish", "floor": "Floor",
-        "ceil": "Ceil", "sin": "Sin", "cos": "Cos", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh",
-        "cosh": "Cosh", "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "maximum": "Max",
-        "minimum": "Min", "eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual",
-        "logical_not": "Not", "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor", "where": "Where"}
+# names: operators, written by python -m tools.names
+SAME = {
+    "abs": "Abs", "acos": "Acos", "add": "Add", "asin": "Asin", "atan": "Atan", "ceil": "Ceil", "cos": "Cos",
+    "cosh": "Cosh", "div": "Div", "eq": "Equal", "erf": "Erf", "exp": "Exp", "floor": "Floor", "ge": "GreaterOrEqual",
+    "gt": "Greater", "hardswish": "HardSwish", "le": "LessOrEqual", "log": "Log", "logical_and": "And",
+    "logical_not": "Not", "logical_or": "Or", "logical_xor": "Xor", "lt": "Less", "maximum": "Max", "minimum": "Min",
+    "mul": "Mul", "neg": "Neg", "pow": "Pow", "relu": "Relu", "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin",
+    "sinh": "Sinh", "softplus": "Softplus", "sqrt": "Sqrt", "sub": "Sub", "tanh": "Tanh", "where": "Where",
+}
+# end of names
 
 
 def package() -> Any:

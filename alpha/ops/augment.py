@@ -9,6 +9,7 @@ import numpy as np
 from alpha.core.errors import DTypeError, ShapeError, message
 from alpha.core.inputs.kinds import Seed, Size
 from alpha.core.op import Spec, op
+from alpha.core.table import public
 from alpha.random import STREAMS, philox
 
 WORDS_PER_IMAGE = 4     # one block of Philox: crop row and mirror, crop column, cutout row, cutout column
@@ -82,6 +83,7 @@ def below(words: np.ndarray, limit: int) -> np.ndarray:
     return ((words.astype(np.uint64) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
 
 
+@public()
 @op
 class augment_images:
     """Takes images by index, crops, mirrors and cuts them out at random, and normalises them.
@@ -130,6 +132,7 @@ class augment_images:
         return Spec((index.shape[0], *images.shape[1:]), "float32")
 
 
+@public()
 @op
 class transform_images:
     """Takes images by index and does steps to each: moved, recoloured, blurred, erased, as its rows say.
@@ -170,6 +173,7 @@ class transform_images:
         return Spec((index.shape[0], *images.shape[1:]), "uint8")
 
 
+@public()
 @op
 class mix_images:
     """Joins each image with the one before it, with other shares inside of a box than outside.

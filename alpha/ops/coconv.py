@@ -13,6 +13,7 @@ from typing import Any
 from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.kinds import Activation, Channels, LevelChannels, Levels, Pair
 from alpha.core.op import Spec, op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import relu_grad
 from alpha.ops.coconv_desc import CoConvDesc
@@ -20,6 +21,7 @@ from alpha.ops.conv import gradients
 from alpha.ops.reduce import accumulation_dtype, bias_grad
 
 
+@public()
 @op
 class coconv2d:
     """Contextual convolution: levels of output channels, each with its own dilation; no product with a padded zero.
@@ -60,6 +62,7 @@ class coconv2d:
         return _gradients(g, s, needs, **levels)
 
 
+@public()
 @op
 class coconv2d_dgrad:
     """Gradient of coconv2d with respect to its input (dgrad): a sum over the levels.
@@ -95,6 +98,7 @@ class coconv2d_dgrad:
         return coconv2d_wgrad(g, s.g, f=s.w_shape[1:3], **levels).astype(s.w_dtype)
 
 
+@public()
 @op
 class coconv2d_wgrad:
     """Gradient of coconv2d with respect to its filters (wgrad): each level writes its rows.
@@ -130,6 +134,7 @@ class coconv2d_wgrad:
         return coconv2d(s.x, g, **levels)
 
 
+@public()
 @op
 class coconv2d_bias_act:
     """Contextual convolution, bias and activation in one pass over y.

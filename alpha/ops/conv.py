@@ -21,6 +21,7 @@ from alpha.core.errors import ConfigError, ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Activation, Channels, Padding, Pair
 from alpha.core.op import Spec, op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import relu_grad
 from alpha.ops.algorithms.names import AUTO, ConvAlgorithm, conv_request
@@ -34,6 +35,7 @@ def product_flops(size: int, x: Tensor, w: Tensor, *others: Any) -> float:
     return 2.0 * size * w.size / max(1, w.shape[0])
 
 
+@public()
 @op
 class conv2d:
     """Convolution (cross-correlation), ConvV2: no product with a padded zero is made.
@@ -76,6 +78,7 @@ class conv2d:
         return _gradients(g, s, needs, algorithm=algorithm.inherited, **geometry)
 
 
+@public()
 @op
 class conv2d_dgrad:
     """Gradient of conv2d with respect to its input (dgrad), by kernel splitting.
@@ -119,6 +122,7 @@ class conv2d_dgrad:
                             **geometry).astype(s.w_dtype)
 
 
+@public()
 @op
 class conv2d_dgrad_add:
     """dx + onto in one pass, dx as of conv2d_dgrad: how gradients of a map that several ops read are added up.
@@ -189,6 +193,7 @@ def _dgrad(g: Tensor, s: Any, **attrs: Any) -> Tensor:
     return conv2d_dgrad_add(g, s.w, s.there, hw=s.x_shape[1:3], in_place=True, **attrs)
 
 
+@public()
 @op
 class conv2d_wgrad:
     """Gradient of conv2d with respect to its filters (wgrad), by leaping over the input in steps of the stride.
@@ -230,6 +235,7 @@ class conv2d_wgrad:
         return conv2d(s.x, g, algorithm=algorithm.inherited, **geometry)
 
 
+@public()
 @op
 class conv2d_bias_act:
     """Convolution, bias and activation in one pass over y.
@@ -271,6 +277,7 @@ class conv2d_bias_act:
                 bias_grad(g, dtype=s.b_dtype) if needs[2] else None)
 
 
+@public()
 @checked
 def conv_transpose2d(x: Tensor, w: Tensor, stride: Pair = 1, padding: Padding = 0, output_padding: Padding = 0,
                      dilation: Pair = 1, groups: Channels = 1, algorithm: ConvAlgorithm = None) -> Tensor:

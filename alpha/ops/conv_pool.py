@@ -7,6 +7,7 @@ from alpha.core.graph import grad_enabled
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Padding, Pair
 from alpha.core.op import op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.algorithms.names import AUTO, ConvAlgorithm, conv_request
 from alpha.ops.conv_desc import ConvDesc
@@ -37,6 +38,7 @@ class conv_relu_pool:
         return desc.n, h.o, wide.o, desc.oc
 
 
+@public()
 @checked
 def conv2d_relu_pool(x: Tensor, w: Tensor, b: Tensor | None = None, stride: Pair = 1, padding: Padding = 0,
                      pool_kernel_size: Pair = 2, pool_stride: Pair | None = None, pool_padding: Padding = 0) -> Tensor:

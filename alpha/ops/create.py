@@ -18,6 +18,7 @@ from alpha.core.inputs.ints import as_int
 from alpha.core.inputs.kinds import Count, FiniteNumber, Number, ShapeLike, Size
 from alpha.core.inputs.sizes import check_host, check_size
 from alpha.core.names import DEVICES, DTYPES
+from alpha.core.table import public
 from alpha.core.tensor import Tensor, tensor
 
 F = TypeVar("F", bound=Callable[..., Tensor])
@@ -34,6 +35,7 @@ def _shape_of_ints(f: F) -> F:
     return call  # type: ignore[return-value]
 
 
+@public(top=True)
 @checked
 def full(shape: ShapeLike, value: Number, dtype: DType = "float32", device: str = "cpu",
          requires_grad: bool = False) -> Tensor:
@@ -66,6 +68,7 @@ def _filled(where: str, shape: Any, value: Number, dtype: str, device: str, requ
     return made.requires_grad_() if requires_grad else made
 
 
+@public(top=True, spread=True)
 @_shape_of_ints
 @checked
 def zeros(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
@@ -74,6 +77,7 @@ def zeros(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
     return _filled("zeros", shape, 0, dtype, device, requires_grad)
 
 
+@public(top=True, spread=True)
 @_shape_of_ints
 @checked
 def ones(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
@@ -82,6 +86,7 @@ def ones(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
     return _filled("ones", shape, 1, dtype, device, requires_grad)
 
 
+@public(top=True)
 @checked
 def arange(start: FiniteNumber, stop: FiniteNumber | None = None, step: FiniteNumber = 1,
            dtype: DTypeOrNone = None, device: str = "cpu", requires_grad: bool = False) -> Tensor:
@@ -110,6 +115,7 @@ def arange(start: FiniteNumber, stop: FiniteNumber | None = None, step: FiniteNu
     return tensor(values, dtype or ("int64" if values.dtype.kind in "iub" else "float32"), device, requires_grad)
 
 
+@public(top=True, spread=True)
 @_shape_of_ints
 @checked
 def rand(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
@@ -122,6 +128,7 @@ def rand(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
     return _drawn("rand", random.uniform, shape, dtype, device, requires_grad)
 
 
+@public(top=True, spread=True)
 @_shape_of_ints
 @checked
 def randn(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
@@ -144,36 +151,42 @@ def _drawn(where: str, draw: Any, shape: Any, dtype: Any, device: str, requires_
     return tensor(values, dtype, device, requires_grad)
 
 
+@public(top=True)
 @checked
 def full_like(x: Tensor, value: Number) -> Tensor:
     """Returns a tensor of the shape, dtype and device of x, filled with a value."""
     return full(x.shape, value, x.dtype, x.device)
 
 
+@public(top=True)
 @checked
 def zeros_like(x: Tensor) -> Tensor:
     """Returns zeros of the shape, dtype and device of x."""
     return full_like(x, 0)
 
 
+@public(top=True)
 @checked
 def ones_like(x: Tensor) -> Tensor:
     """Returns ones of the shape, dtype and device of x."""
     return full_like(x, 1)
 
 
+@public(top=True)
 @checked
 def rand_like(x: Tensor) -> Tensor:
     """Returns uniform random numbers of the shape, dtype and device of x.  See rand."""
     return rand(x.shape, x.dtype, x.device)
 
 
+@public(top=True)
 @checked
 def randn_like(x: Tensor) -> Tensor:
     """Returns standard normal random numbers of the shape, dtype and device of x.  See rand."""
     return randn(x.shape, x.dtype, x.device)
 
 
+@public(top=True)
 @checked
 def linspace(start: FiniteNumber, stop: FiniteNumber, steps: Count, dtype: DType = "float32", device: str = "cpu",
              requires_grad: bool = False) -> Tensor:
@@ -187,6 +200,7 @@ def linspace(start: FiniteNumber, stop: FiniteNumber, steps: Count, dtype: DType
     return made.requires_grad_() if requires_grad else made
 
 
+@public(top=True)
 @checked
 def randint(low: int, high: int | ShapeLike | None = None, shape: ShapeLike | None = None, dtype: DType = "int64",
             device: str = "cpu") -> Tensor:
@@ -217,6 +231,7 @@ def randint(low: int, high: int | ShapeLike | None = None, shape: ShapeLike | No
     return tensor(values.reshape(shape), dtype, device)
 
 
+@public(top=True)
 @checked
 def randperm(n: Size, device: str = "cpu") -> Tensor:
     """Returns the integers from 0 to n - 1 in random order, int64, from the stream that `manual_seed` starts."""
@@ -226,6 +241,7 @@ def randperm(n: Size, device: str = "cpu") -> Tensor:
     return tensor(np.argsort((bits[0::2] << np.uint64(32)) | bits[1::2], kind="stable"), "int64", device)
 
 
+@public(top=True)
 @checked
 def from_numpy(array: np.ndarray) -> Tensor:
     """Returns a tensor of the elements and the dtype of an array: a copy, unlike PyTorch's.

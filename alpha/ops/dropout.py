@@ -6,9 +6,11 @@ from alpha import random
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Seed, Share, Size
 from alpha.core.op import op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 
 
+@public(layer="Dropout", keeps_channels=True)
 @checked
 def dropout(x: Tensor, p: Share = 0.5, training: bool = True) -> Tensor:
     """In training, y = x / (1 - p) with probability 1 - p and 0 else, per element; otherwise y = x.

@@ -19,7 +19,7 @@ from alpha.core.inputs.dtypes import DTypeOrNone
 from alpha.core.inputs.ints import as_int
 from alpha.core.inputs.kinds import Axes, Axis, Order, ShapeLike, Size
 from alpha.core.op import Spec, grad_enabled, op
-from alpha.core.table import TABLE
+from alpha.core.table import TABLE, public
 from alpha.core.tensor import Tensor
 from alpha.core.views import Extremes, Spread
 
@@ -117,6 +117,7 @@ def _refuse_empty(shape: Shape, axis: Axes, where: str) -> None:
                                  "pass a tensor with elements"))
 
 
+@public(top=True, method=True)
 @op
 class sum:
     """y = sum of x over the axes.
@@ -169,6 +170,7 @@ class bias_grad:
         return g.astype(s.g_dtype).expand(s.g_shape)
 
 
+@public(top=True, method=True)
 @op
 class mean:
     """y = sum of x over the axes, divided by the number of elements; NaN where there is none.  See sum; float only."""
@@ -182,6 +184,7 @@ class mean:
         return _spread_back(g / reduced_count(s.x_shape, axis, "mean"), s.x_shape, axis, keepdims)
 
 
+@public(top=True, method=True)
 @op
 class var:
     """y = sum((x - mean(x))^2) / (count - correction) over the axes.
@@ -217,6 +220,7 @@ def _extremum_vjp(g: Tensor, s: Any, axis: Axes, keepdims: bool) -> Tensor:
     return chosen * (_keep(g, s.x_shape, axis, keepdims) / chosen.sum(axis, True))
 
 
+@public(top=True, method="max amax")
 @op
 class max:
     """y = largest x over the axes; NaN wins.  Ties share the gradient evenly.  Values alone: argmax has the indices.
@@ -238,6 +242,7 @@ class max:
         return _extremum_vjp(g, s, axis, keepdims)
 
 
+@public(top=True, method="min amin")
 @op
 class min:
     """y = smallest x over the axes; NaN wins.  Ties share the gradient evenly.  See max."""
@@ -252,6 +257,7 @@ class min:
         return _extremum_vjp(g, s, axis, keepdims)
 
 
+@public(top=True, method=True)
 @op
 class argmax:
     """y = index of the largest x along an axis, the first one of equals; int64, no gradient.
@@ -273,6 +279,7 @@ class argmax:
         return Spec(reduced_shape(x.shape, axis, keepdims, "argmax"), "int64")
 
 
+@public()
 @op
 class sum_to:
     """y = x summed over the axes along which a tensor of the given shape was repeated: the gradient of broadcasting.
@@ -299,6 +306,7 @@ def unbroadcast(g: Tensor, shape: Shape) -> Tensor:
     return g if g.shape == shape else sum_to(g, shape=shape)
 
 
+@public(top=True, method=True)
 @checked
 def std(x: Tensor, axis: Axes = None, *, keepdims: bool = False, correction: Size = 1) -> Tensor:
     """y = square root of var(x, axis, keepdims, correction), whose correction is 1 here, as in PyTorch.
@@ -349,6 +357,7 @@ def _root(x: Tensor, power: float) -> Tensor:
     return TABLE["where"](zero, 0.0, TABLE["where"](zero, 1.0, x) ** power)
 
 
+@public(top="norm", method="norm")
 @checked
 def vector_norm(x: Tensor, p: Order = 2, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """y = (sum of |x|^p over the axes)^(1 / p).

@@ -23,6 +23,7 @@ from alpha.core.device import HALF_DTYPES, get_backend
 from alpha.core.errors import DTypeError, ShapeError, message
 from alpha.core.inputs.kinds import Count, Decay, Finite, Limit, NonNegative, Share
 from alpha.core.op import Spec, op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 
 Numbers = tuple[float, ...]
@@ -65,6 +66,7 @@ def _match(where: str, params: Sequence[Tensor], optional: str = "", **lists: Se
                                          f"pass tensors in {name} of the parameters' shapes"))
 
 
+@public()
 @op
 class sgd_step:
     """Stochastic gradient descent, as PyTorch has it.
@@ -97,6 +99,7 @@ def sgd_numbers(*, lr: float, momentum: float, dampening: float, nesterov: bool,
             *((1.0, momentum) if nesterov else (0.0, 1.0)))
 
 
+@public()
 @op
 class adam_step:
     """Adam, AdamW (decoupled) and AMSGrad (with vmax).
@@ -144,6 +147,7 @@ def _decay(lr: float, weight_decay: float, decoupled: bool) -> Numbers:
     return (0.0, 1 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
 
 
+@public()
 @op
 class rmsprop_step:
     """RMSprop, plain or centered (with grad_avg), with or without momentum.
@@ -183,6 +187,7 @@ def rmsprop_numbers(*, lr: float, alpha: float, eps: float, weight_decay: float,
     return lr, *_averages(alpha), eps, weight_decay, momentum
 
 
+@public()
 @op
 class adamax_step:
     """Adamax: Adam with the largest gradient so far, decaying, instead of the root mean square.
@@ -215,6 +220,7 @@ def adamax_numbers(*, lr: float, step: int, beta1: float, beta2: float, eps: flo
     return lr / (1 - beta1 ** step), *_averages(beta1), beta2, eps, weight_decay
 
 
+@public()
 @op
 class radam_step:
     """Rectified Adam: plain momentum until the variance of the adaptive rate is bounded, then Adam times r.
@@ -262,6 +268,7 @@ def radam_numbers(*, lr: float, step: int, beta1: float, beta2: float, eps: floa
     return rate, *_averages(beta1, beta2), eps, *_decay(lr, weight_decay, decoupled), float(rectified)
 
 
+@public()
 @op
 class adamod_step:
     """AdaMod: Adam whose rate per element is bounded by its own exponential average s.
@@ -297,6 +304,7 @@ def adamod_numbers(*, lr: float, step: int, beta1: float, beta2: float, beta3: f
             1 - lr * weight_decay)
 
 
+@public()
 @op
 class ema_step:
     """Exponential moving average: average = decay * average + (1 - decay) * w, in place.
@@ -314,6 +322,7 @@ class ema_step:
         _match("ema_step", params, averages=averages)
 
 
+@public()
 @op
 class sums_of_squares:
     """y[k] = sum of the squares of the elements of tensor k: the norm of all gradients is the root of y's sum.
@@ -335,6 +344,7 @@ class sums_of_squares:
 LARGEST_SCALE = 2.0 ** 24
 
 
+@public()
 @op
 class loss_scale_step:
     """Decides what becomes of a step whose loss was multiplied by `scale`, and moves the scale, all on the device.

@@ -13,7 +13,7 @@ from alpha.core.precision import to_storage_dtype
 from alpha.core.tensor import Tensor
 from alpha.nn import init
 from alpha.nn.module import Module, Parameter
-from alpha.ops.composed.volumes import Padding3, Triple, Triple_
+from alpha.ops.volumes import Padding3, Triple, Triple_
 
 VolumePadding = Annotated[Any, Either([Triple_(0), Choice("same", "valid")],
                                       'pass {name}=1, {name}=(0, 1, 1) or {name}="same"')]

@@ -10,7 +10,7 @@ from alpha.core.inputs.kinds import Count
 from alpha.core.tensor import Tensor
 from alpha.nn.module import Module
 from alpha.nn.volumes.conv import three
-from alpha.ops.composed.volumes import Padding3, Triple
+from alpha.ops.volumes import Padding3, Triple
 
 
 class _Pool3d(Module):

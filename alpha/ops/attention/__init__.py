@@ -14,6 +14,7 @@ from alpha.core.errors import DTypeError, ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Finite, Seed, Share, Size
 from alpha.core.op import Spec, grad_enabled, op
+from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.attention.composed import attention_weights, check_operands, composed_attention, composed_gradients
 from alpha.ops.attention.desc import describe
@@ -26,6 +27,7 @@ __all__ = ["MOST_WIDTH", "attention", "attention_grad", "attention_of_layer", "a
 MOST_WIDTH = 256    # elements of a query or a value, beyond which attention is composed of products and softmax
 
 
+@public(functional=True)
 @checked
 def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
                                  dropout_p: Share = 0.0, is_causal: bool = False, scale: Finite | None = None

@@ -11,9 +11,9 @@ from alpha.core.device import FLOAT_DTYPES
 from alpha.core.errors import ConfigError, DTypeError, ShapeError, message
 from alpha.core.tensor import Tensor, tensor
 from alpha.ops.activation import softmax
-from alpha.ops.composed.pick import unbind
 from alpha.ops.dropout import dropout, keyed_dropout
 from alpha.ops.elementwise import broadcast_shape, eq, where
+from alpha.ops.index.pick import unbind
 from alpha.ops.logic import any, logical_not, logical_or
 from alpha.ops.matmul import matmul
 from alpha.ops.reduce import max, sum

@@ -6,9 +6,9 @@ from typing import Any
 
 from alpha.core.op import op
 from alpha.core.tensor import Tensor
-from alpha.ops.composed.pick import tril
 from alpha.ops.create import arange
 from alpha.ops.elementwise import where
+from alpha.ops.index.pick import tril
 from alpha.ops.matmul import matmul
 from alpha.ops.shape import transpose, unsqueeze
 

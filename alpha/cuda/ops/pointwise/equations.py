@@ -15,8 +15,9 @@ from alpha.cuda.ops.pointwise.chain import function
 from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.kernel import C_TYPES, FLOAT_DTYPES
 from alpha.cuda.runtime.memory import Array
-from alpha.ops import activation, logic
+from alpha.ops import activation
 from alpha.ops import elementwise as ops
+from alpha.ops.elementwise import curves, rounding
 from alpha.ops.loss import binary_cross_entropy
 
 HEAD = """\
@@ -24,7 +25,8 @@ HEAD = """\
 #include "elementwise.cuh"
 #include "ops/pointwise/functions.cuh"
 """
-FUNCTIONS = [ops.pow, logic.floor, logic.floor_divide, logic.remainder, logic.sin, logic.cos, binary_cross_entropy]
+FUNCTIONS = [ops.pow, rounding.floor, rounding.floor_divide, rounding.remainder, curves.sin, curves.cos,
+             binary_cross_entropy]
 OPS = [op for module in (ops, activation) for op in vars(module).values()
        if op.__class__ is Op and op.__module__ == module.__name__ and op.equation and op is not ops.where] + FUNCTIONS
 STORED_AS = {**C_TYPES, "int32": "int", "int64": "i64", "uint8": "u8"}

@@ -1,1 +1,0 @@
-"""Ops that are functions of other ops: one definition serves every device, and has gradients of every order."""
