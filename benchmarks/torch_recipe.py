@@ -18,7 +18,7 @@ import alpha
 import models
 from alpha import checkpoint
 from alpha.core.tensor import Tensor
-from alpha.data import Dataset, Images, split, steps_per_epoch
+from alpha.data import Dataset, Images, load, split, steps_per_epoch
 from alpha.data.augment import Augment
 from alpha.data.sets import Split
 from alpha.errors import ConfigError, message
@@ -27,7 +27,6 @@ from benchmarks.torch_models import TWINS
 from benchmarks.torch_precision import allow_tf32, autocast
 from train import loop
 from train.config import Config
-from train.data import load
 from train.session import make_schedule
 
 TEN_CLASSES = ("cifar10", "digits", "synthetic")

@@ -11,12 +11,11 @@ import alpha
 import models
 import train.loop
 from alpha import nn, ops, optim
-from alpha.data import Augment, DataLoader, Dataset, Images
+from alpha.data import Augment, DataLoader, Dataset, Images, load
 from alpha.data.sets import split
 from alpha.errors import ConfigError
 from models.airbench import whitening
 from train.config import Config, parse, recipes
-from train.data import load
 
 from .tiny_run import flags
 

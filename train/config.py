@@ -25,12 +25,14 @@ from alpha.core.precision import MODES
 from alpha.data import Augment
 from alpha.data.augment import DEFAULT_SIZES
 from alpha.data.augmentations import AUGMENTATIONS
+from alpha.data.folder_set import SIZE
+from alpha.data.named import entry_of, is_folder
+from alpha.data.public import DATASETS
 from alpha.errors import ConfigError, message
 from alpha.ops.algorithms.names import CONV_NAMES
 from alpha.start import STATUSES, Parser
 from alpha.training.options import OPTIONS
 from alpha.training.registries import LOSSES, OPTIMIZERS, SCHEDULES
-from train.data import DATASETS, SIZE, entry_of, is_folder
 from train.imports import import_all, imports_of, settings_of, settings_of_start
 from train.moot import VIEWS, refuse_without_effect
 from train.options import check_options

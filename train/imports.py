@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from alpha.data.named import is_folder
 from alpha.errors import AlphaError, ConfigError, message
 from alpha.training.parts import read_start
 from alpha.training.runs import checkpoint_of
-from train.data import is_folder
 from train.stored import load
 
 

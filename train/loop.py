@@ -15,6 +15,7 @@ from alpha import Tensor, dist, models, nn, ops
 from alpha.data import Augment, Dataset, Images
 from alpha.data import split as split_off
 from alpha.data.folder_set import layout_of
+from alpha.data.named import is_folder, load
 from alpha.data.sets import Split
 from alpha.errors import AlphaError, AnomalyError, CheckpointError, ConfigError, message
 from alpha.nn.module import evaluating
@@ -25,10 +26,9 @@ from alpha.training.parts import Start, frozen_parts, read_start, start_from
 from alpha.training.registries import Loss, cross_entropy
 from train import ranks, report
 from train.config import Config
-from train.data import is_folder, load
 from train.interrupt import Interrupted, StopRequest
 from train.meanwhile import Meanwhile
-from train.moot import VIEWS
+from train.moot import VIEWS, without_effect
 from train.options import options
 from train.session import BEST, LAST, Session, check_identity, find_for, identity_of, resolve_device
 from train.watching import watching
@@ -237,14 +237,20 @@ def run(config: Config) -> float:
         return _run(config, output, callbacks)
 
 
+def read(config: Config) -> Dataset:
+    """Reads the data set of a run, by those of its settings that have an effect on it."""
+    idle = without_effect(config)
+    settings = {name: getattr(config, name) for name in ("data_dir", "image_size", "skip_bad") if name not in idle}
+    return load(config.dataset, seed=config.seed, **settings)
+
+
 def loaded(config: Config) -> Dataset:
     """Returns the data set of a run.
 
     While CIFAR's files are read, which takes seconds, a GPU takes a step on images without meaning: kernels are
     compiled, loaded and chosen. The run begins with the same bits: its session sets all random numbers anew.
     """
-    reading = Meanwhile(load, config.dataset, config.data_dir, seed=config.seed, image_size=config.image_size,
-                        skip_bad=config.skip_bad)
+    reading = Meanwhile(read, config)
     classes = {"cifar10": 10, "cifar100": 100}.get(config.dataset)
     plain = config.device == "cpu" or config.imports or alpha.config.watch
     if classes and not plain and not reading.done(PATIENCE_S):
@@ -323,9 +329,7 @@ def evaluate_checkpoint(config: Config) -> float:
     if found is None:
         raise CheckpointError(message("evaluate", f"there is no checkpoint in {config.output}",
                                       "name the file, --resume PATH, or its directory, --output DIR"))
-    data = load(config.dataset, config.data_dir, seed=config.seed, image_size=config.image_size,
-                skip_bad=config.skip_bad)
-    data = normalised(data, found[0][1].get(KEY))
+    data = normalised(read(config), found[0][1].get(KEY))
     session = Session(config, len(data.classes), len(data.train_labels))
     session.load_weights(*found)
     with alpha.config(precision=config.precision, conv_algorithm=config.algorithm):

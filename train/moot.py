@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from alpha.core.inputs.registry import parameters_of
+from alpha.data.named import entry_of, has_own_validation
 from alpha.errors import ConfigError, message
 from alpha.training.registries import OPTIMIZERS, SCHEDULES
-from train.data import entry_of, has_own_validation
 
 if TYPE_CHECKING:
     from train.config import Config

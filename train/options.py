@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from alpha.core.inputs.registry import did_you_mean
+from alpha.data.named import has_own_validation
 from alpha.errors import ConfigError, message
 from alpha.training.history import AVERAGED, columns_of, mode_of
 from alpha.training.options import check_names, values_of
 from alpha.training.registries import LOSSES, MODELS, OPTIMIZERS, SCHEDULES
-from train.data import has_own_validation
 
 if TYPE_CHECKING:
     from train.config import Config
