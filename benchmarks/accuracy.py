@@ -34,7 +34,7 @@ from benchmarks.results import Row
 from benchmarks.torch_models import TWINS
 from benchmarks.torch_recipe import alpha_run, check, torch_run
 from train.config import PRECISIONS, Config, parse
-from train.session import resolve_device
+from train.trainer import resolve_device
 
 POINTS, ERRORS = 0.5, 2.0  # of accuracy, by which the means may differ; or this many standard errors of the difference
 SIDES = ("alpha", "torch")

@@ -27,7 +27,7 @@ from benchmarks.torch_models import TWINS
 from benchmarks.torch_precision import allow_tf32, autocast
 from train import loop
 from train.config import Config
-from train.session import make_schedule
+from train.trainer import make_schedule
 
 TEN_CLASSES = ("cifar10", "digits", "synthetic")
 
@@ -110,7 +110,7 @@ class TorchRun:
 def alpha_run(config: Config) -> dict[str, Any]:
     """Trains with alpha, and returns accuracy, seconds in all and of each epoch's steps, and each epoch's loss."""
     begin = time.perf_counter()
-    accuracy = loop.run(config)
+    accuracy = loop.Run(config).run()
     seconds = time.perf_counter() - begin
     with (Path(config.output) / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

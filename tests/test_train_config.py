@@ -9,7 +9,7 @@ import models
 from alpha import nn, ops, optim
 from alpha.errors import ConfigError
 from train.config import OPTIMIZERS, PRECISIONS, SCHEDULES, Config, Interval, parse, parser, read_toml
-from train.session import make_optimizer, make_schedule
+from train.trainer import make_optimizer, make_schedule
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 FLAGS = ["--model", "--dataset", "--device", "--epochs", "--batch-size", "--lr", "--optimizer", "--schedule",

@@ -33,10 +33,9 @@ from alpha.ops.algorithms.names import CONV_NAMES
 from alpha.start import STATUSES, Parser
 from alpha.training.options import OPTIONS
 from alpha.training.registries import LOSSES, OPTIMIZERS, SCHEDULES
-from train.imports import import_all, imports_of, settings_of, settings_of_start
-from train.moot import VIEWS, refuse_without_effect
-from train.options import check_options
-from train.toml import read_toml, shown_value
+from train.options import VIEWS, check_options, refuse_without_effect
+from train.sources import import_all, imports_of, read_toml, settings_of, settings_of_start, shown_value
+from train.stored import missing_imports
 
 PRECISIONS = tuple(MODES)
 RECIPES = Path(__file__).parent / "recipes"
@@ -355,12 +354,6 @@ def parse(argv: Sequence[str] | None = None) -> Config:
 def recipes() -> list[str]:
     """Returns the names of the recipes that --config knows."""
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
-def missing_imports(theirs: Mapping[str, Any], ours: Collection[str]) -> str:
-    """Returns the flags that import what a run's settings name and ours do not; "" if there is nothing."""
-    named = theirs.get("imports") or ()
-    return "".join(f" --import {name}" for name in named if name not in ours)
 
 
 def _from_text(name: str, kind: type, text: Any) -> Any:

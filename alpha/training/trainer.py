@@ -1,6 +1,6 @@
 """A run of training: the step, the epoch, what is measured and recorded, and the callbacks.
 
-`fit` makes one and runs it; the training program's session (train/session.py) is one that can also be saved.
+`fit` makes one and runs it; that of the training program (train/trainer.py) can also be saved.
 """
 
 from __future__ import annotations
