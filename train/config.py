@@ -31,6 +31,7 @@ from alpha.data.public import DATASETS
 from alpha.errors import ConfigError, message
 from alpha.ops.algorithms.names import CONV_NAMES
 from alpha.start import STATUSES, Parser
+from alpha.training.averages import averages_itself
 from alpha.training.options import OPTIONS
 from alpha.training.registries import LOSSES, OPTIMIZERS, SCHEDULES
 from train.options import VIEWS, check_options, refuse_without_effect
@@ -122,7 +123,8 @@ class Config:
     optimizer_option: tuple[str, ...] = setting((), "an option of the optimizer, nesterov=true or betas=0.9,0.95 say")
     momentum: float = setting(0.9, "momentum of sgd, rmsprop and others that take it", Interval(0, 1))
     weight_decay: float = setting(5e-4, "pull of the weights towards 0", Interval(0, LARGE, "[]"))
-    schedule: str = setting("cosine", "course of the learning rate", SCHEDULES)
+    schedule: str = setting("cosine", "course of the learning rate (default: cosine, of schedule-free optimizers "
+                            "constant)", SCHEDULES)
     warmup: float = setting(0.0, "epochs in which the learning rate rises linearly from 0", Interval(0))
     gamma: float = setting(0.1, "factor on the learning rate, for step and multistep at each step, for exponential "
                            "after each epoch (default: 0.1, exponential 0.95)", Interval(0, 1, "(]"))
@@ -142,6 +144,7 @@ class Config:
                        "pixel to two sides; mirror_shift; or --tta-views draws of augmentations, named as by --augment")
     tta_views: int = setting(8, "draws of the augmentations that --tta names", Interval(2, 1000, "[]"))
     ema: float = shared("ema", Interval(0, 1))
+    sam: float = shared("sam", Interval(0, LARGE, "[]"))
     clip: float = shared("clip", Interval(0, LARGE, "[]"))
     metric: str | None = shared("metric", kind=str)
     mode: str | None = shared("mode", ("max", "min"), str)
@@ -216,6 +219,8 @@ class Config:
         full.setdefault("augment", entry_of(full["dataset"]).augment)
         if is_folder(full["dataset"]):
             full.setdefault("image_size", SIZE[0])
+        if averages_itself(OPTIMIZERS[full.get("optimizer", Config.optimizer)].make):
+            full.setdefault("schedule", "constant")
         if full.get("schedule") == "exponential":
             full.setdefault("gamma", 0.95)
         full.setdefault("precision", settings.precision)

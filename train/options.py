@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from alpha.core.inputs.registry import did_you_mean, parameters_of
 from alpha.data.named import entry_of, has_own_validation
 from alpha.errors import ConfigError, message
+from alpha.training.averages import averages_itself, check_average
 from alpha.training.history import AVERAGED, columns_of, mode_of
 from alpha.training.options import check_names, values_of
 from alpha.training.registries import LOSSES, MODELS, OPTIMIZERS, SCHEDULES
@@ -46,10 +47,16 @@ def check_options(config: Config) -> None:
         if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < 1e30:
             raise ConfigError(message("lr_scale", f"{pattern}={factor!r:.40}, a finite number above 0 is needed",
                                       "write --lr-scale layer1.*=0.1; --freeze keeps a part as it is"))
+    check_average(OPTIMIZERS[config.optimizer].make, config.optimizer, config.ema)
+    for name, given in (("accumulate", config.accumulate > 1), ("precision fp16", config.precision == "fp16")):
+        if config.sam and given:
+            raise ConfigError(message("sam", f"--sam {config.sam:g} beside --{name}: the second gradient of a step is "
+                                      "of the same batch, unscaled", "leave one of them out"))
     if config.metric is None and config.mode is None and not config.patience:
         return
     validated = bool(config.val_size) or has_own_validation(config.dataset)
-    columns = columns_of(["accuracy"], validated, bool(config.ema))
+    averaged = bool(config.ema) or averages_itself(OPTIMIZERS[config.optimizer].make)
+    columns = columns_of(["accuracy"], validated, averaged)
     if config.metric is None and not validated:
         raise ConfigError(message("metric", "the best epoch is that of val_accuracy, and with --val-size 0 nothing is "
                                   "validated", "choose --metric train_loss, or a --val-size above 0"))

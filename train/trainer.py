@@ -22,6 +22,7 @@ from alpha.data import Augment, Dataset, Images, steps_per_epoch
 from alpha.errors import AnomalyError, CheckpointError, ConfigError, DeviceError, message
 from alpha.optim.schedule import Schedule
 from alpha.training import accuracy, registries
+from alpha.training.averages import average_of
 from alpha.training.contents import KEY, contents, with_metrics
 from alpha.training.parts import scaled_groups, to_freeze
 from alpha.training.registries import Loss, find_loss
@@ -53,13 +54,14 @@ class Trainer(training.Trainer):
         model = models.create(config.model, num_classes, **options(config, "model_option")).to(config.device)
         self.frozen = to_freeze(model, config.freeze)
         self.schedule = make_schedule(config, steps)
+        optimizer = make_optimizer(config, scaled_groups(model, options(config, "lr_scale"), self.schedule,
+                                                         self.frozen), self.schedule)
         super().__init__(
-            model, make_optimizer(config, scaled_groups(model, options(config, "lr_scale"), self.schedule, self.frozen),
-                                  self.schedule),
+            model, optimizer,
             find_loss("loss", config.loss, config.label_smoothing, options(config, "loss_option")),
             {"accuracy": accuracy}, epochs=config.epochs, accumulate=config.accumulate,
             steps_per_epoch=steps, max_steps=config.max_steps, clip=config.clip,
-            ema=optim.ExponentialMovingAverage(model, config.ema) if config.ema else None,
+            sam=config.sam, ema=average_of(model, optimizer, config.ema),
             scaler=optim.LossScaler(config.device) if MODES[config.precision].scales_loss else None)
         self.use = None if data is None else contents(
             model, shape=data.image_shape, dtype="uint8", mean=data.mean, std=data.std, classes=data.classes,
