@@ -150,13 +150,13 @@ def training(model: str, precision: str | None, batch_size: int | None, imports:
              ) -> Callable[[], None]:
     """Returns a function that trains a network for a step, as the training program would.  Raises ConfigError."""
     import_companions("train")    # the user's folder may have a train.py of its own
-    from train.ahead import steps
     from train.config import Config
-    from train.imports import import_all
+    from train.loop import step_ahead
+    from train.sources import import_all
 
     import_all(imports)
     size: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
-    return partial(steps, Config(model=model, device="cuda", precision=precision or config.precision, **size))
+    return partial(step_ahead, Config(model=model, device="cuda", precision=precision or config.precision, **size))
 
 
 def build_kernels(arches: list[str], program: Callable[[], None] | None = None, folder: Path | None = None) -> int:

@@ -25,16 +25,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from alpha.data.public import cifar
+from alpha.data.public.fetch import DOWNLOAD_DIR
 from alpha.errors import AlphaError, ConfigError, message
 from benchmarks import checks, digits_archive, plots, results
 from benchmarks.environment import add_common, environment, settle, smi, torch_facts
 from benchmarks.results import Row
 from benchmarks.torch_models import TWINS
 from benchmarks.torch_recipe import alpha_run, check, torch_run
-from train import cifar
 from train.config import PRECISIONS, Config, parse
-from train.data import DOWNLOAD_DIR
-from train.session import resolve_device
+from train.trainer import resolve_device
 
 POINTS, ERRORS = 0.5, 2.0  # of accuracy, by which the means may differ; or this many standard errors of the difference
 SIDES = ("alpha", "torch")

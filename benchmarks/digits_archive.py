@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
+from alpha.data import load
+from alpha.data.public.cifar import FORMS, Form
 from alpha.data.sets import stratified
-from train.cifar import FORMS, Form
-from train.data import load
 
 SIZE, SOURCE = 32, 8
 TEST_DIGITS = 360

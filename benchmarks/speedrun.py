@@ -31,10 +31,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from alpha.data.public import cifar
 from benchmarks import digits_archive, results
 from benchmarks.accuracy import ARCHIVE
 from benchmarks.environment import add_common, environment, settle, smi, torch_facts
-from train import cifar
 
 SIDES = ("alpha", "torch", "graph", "compile")
 ON_DIGITS = {

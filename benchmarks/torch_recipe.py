@@ -18,7 +18,7 @@ import alpha
 import models
 from alpha import checkpoint
 from alpha.core.tensor import Tensor
-from alpha.data import Dataset, Images, split, steps_per_epoch
+from alpha.data import Dataset, Images, load, split, steps_per_epoch
 from alpha.data.augment import Augment
 from alpha.data.sets import Split
 from alpha.errors import ConfigError, message
@@ -27,8 +27,7 @@ from benchmarks.torch_models import TWINS
 from benchmarks.torch_precision import allow_tf32, autocast
 from train import loop
 from train.config import Config
-from train.data import load
-from train.session import make_schedule
+from train.trainer import make_schedule
 
 TEN_CLASSES = ("cifar10", "digits", "synthetic")
 
@@ -111,7 +110,7 @@ class TorchRun:
 def alpha_run(config: Config) -> dict[str, Any]:
     """Trains with alpha, and returns accuracy, seconds in all and of each epoch's steps, and each epoch's loss."""
     begin = time.perf_counter()
-    accuracy = loop.run(config)
+    accuracy = loop.Run(config).run()
     seconds = time.perf_counter() - begin
     with (Path(config.output) / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -16,12 +16,12 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
+from alpha.data import load  # noqa: E402
 from benchmarks.torch_models import TWINS  # noqa: E402
 from benchmarks.torch_precision import allow_tf32, autocast  # noqa: E402
 from models.airbench import whitening  # noqa: E402
 from train.config import parse  # noqa: E402
-from train.data import load  # noqa: E402
-from train.session import make_schedule  # noqa: E402
+from train.trainer import make_schedule  # noqa: E402
 
 LOOKED_AT = 5000
 EAGER_STEPS = 3   # before the graph is captured

@@ -8,7 +8,7 @@ import tarfile
 
 import numpy as np
 
-from train import cifar
+from alpha.data.public import cifar
 
 NAMES = {"cifar10": [f"kind {k}" for k in range(10)], "cifar100": [f"kind {k}" for k in range(100)]}
 KINDS = [(name, form) for name in cifar.FORMS for form in cifar.FORMS[name]]

@@ -9,13 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")  # which what is tested here needs to be imported
 pytest.importorskip("sklearn")
 
-from alpha.data import split  # noqa: E402
+from alpha.data import load, split  # noqa: E402
+from alpha.data.public import cifar  # noqa: E402
 from alpha.errors import ConfigError  # noqa: E402
 from benchmarks import accuracy, digits_archive, results  # noqa: E402
 from benchmarks.torch_recipe import TorchRun  # noqa: E402
-from train import cifar  # noqa: E402
 from train.config import parse  # noqa: E402
-from train.data import load  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.same_without_kernels("kernels are called by programs that it starts")]
 

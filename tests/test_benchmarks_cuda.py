@@ -9,10 +9,10 @@ import tarfile
 import numpy as np
 import pytest
 
+from alpha.data.public import cifar
 from benchmarks import cuda_overhead, digits_archive
 from benchmarks.bandwidth_jobs import FAMILIES
 from benchmarks.shapes import SHAPES, bar, waves
-from train import cifar
 
 pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 BY_NAME = {shape.name: shape for shape in SHAPES}

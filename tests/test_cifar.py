@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from alpha.data import load
+from alpha.data.public import cifar, pickles
 from alpha.errors import DataError
 from tests.cifar_files import (
     FILES,
@@ -26,8 +28,6 @@ from tests.cifar_files import (
     write_archive,
     write_folder,
 )
-from train import cifar, pickles
-from train.data import load
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 
@@ -142,7 +142,7 @@ def batch(**changes):
     (batch(labels=[-1, 2, 3]), "label -1 of image 0"), (batch(labels=[1, 2, 3.0]), "not all integers"),
     (batch(labels=[1, 2]), "(3, 3072), expected uint8 of shape (2, 3072)"),
     (batch(labels=[1, 2, 1 << 40]), "not all integers"),
-    (batch(labels=[1, 2, 1 << 80]), "a number of 11 bytes"), (batch(labels=[True, 2, 3]), "not all integers"),
+    (batch(labels=[1, 2, 1 << 80]), "not all integers"), (batch(labels=[True, 2, 3]), "not all integers"),
     (batch(labels=(1, 2, 3)), "no 'labels' of type list"), (batch(data=b"x"), "no 'data' of type Array"),
     (batch(data=np.zeros((3, 3072), np.int8)), "data is i1 of shape (3, 3072)"),
     (batch(data=np.zeros((3, 3071), np.uint8)), "shape (3, 3071), expected"),

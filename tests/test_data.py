@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpha.cpu.augment import normalized
-from alpha.data.public import archives, idx
+from alpha.data import load
+from alpha.data.public import archives, cifar, idx, small
 from alpha.data.sets import Dataset, register_dataset, split, stratified
 from alpha.errors import ConfigError, DataError
 from tests.augmentation.pictures import torchvision_functional
 from tests.cifar_files import FILES, check_read, write_archive, write_folder
 from tests.data_files import serving
-from train import cifar
-from train.data import CIFAR10_STATISTICS, CIFAR_URLS, _digits_table, load
+from tests.picture_folders import folder
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 
@@ -55,8 +55,8 @@ def test_synthetic_is_learnable_and_a_function_of_the_seed(data):
 
 def test_statistics_of_cifar(tmp_path):
     data = load("cifar10", write_folder(tmp_path / "f", FILES["cifar-10-binary.tar.gz"]))
-    assert (data.mean.tolist(), data.std.tolist()) == tuple(np.float32(x).tolist() for x in CIFAR10_STATISTICS)
-    assert CIFAR10_STATISTICS[1] == (0.2470, 0.2435, 0.2616)  # over pixels, not the mean of each image's own
+    assert (data.mean.tolist(), data.std.tolist()) == tuple(np.float32(x).tolist() for x in cifar.STATISTICS["cifar10"])
+    assert cifar.STATISTICS["cifar10"][1] == (0.2470, 0.2435, 0.2616)  # over pixels, not the mean of each image's own
     digits = load("digits")
     normal = normalized(digits.train_images, digits.mean, digits.std)
     np.testing.assert_allclose(normal.std((0, 1, 2), dtype=np.float64), 1, rtol=1e-3)
@@ -88,7 +88,7 @@ def test_a_damaged_table_of_digits_is_named(content, tmp_path, monkeypatch):
     table.parent.mkdir(parents=True)
     if content:
         table.write_bytes(content)
-    monkeypatch.setattr("train.data.find_spec", lambda name: types.SimpleNamespace(origin=tmp_path / "__init__.py"))
+    monkeypatch.setattr(small, "find_spec", lambda name: types.SimpleNamespace(origin=tmp_path / "__init__.py"))
     with pytest.raises(DataError, match=r"digits: .*digits\.csv\.gz of scikit-learn cannot be read: .*\nhelp: pip "):
         load("digits")
 
@@ -101,7 +101,7 @@ def test_statistics_of_digits_are_those_of_the_images():
 
 def test_digits_are_those_of_scikit_learn():
     pixels, labels = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
-    table = _digits_table()
+    table = small._digits_table()
     assert (table[:, :-1] == pixels).all() and (table[:, -1] == labels).all()
 
 
@@ -111,7 +111,7 @@ def test_addresses_and_digests_are_those_that_torchvision_knows():
     from torchvision import datasets
     for source, name in ((datasets.CIFAR10, "cifar10"), (datasets.CIFAR100, "cifar100")):
         form = cifar.FORMS[name][0]
-        assert source.filename == form.archive and source.url == CIFAR_URLS[0] + form.archive
+        assert source.filename == form.archive and source.url == cifar.URLS[0] + form.archive
         assert [md5 for _, md5 in source.train_list + source.test_list] == list(form.digests)
     for source, name in ((datasets.MNIST, "mnist"), (datasets.FashionMNIST, "fashion_mnist"),
                          (datasets.KMNIST, "kmnist")):
@@ -134,7 +134,7 @@ def test_download(tmp_path, monkeypatch, capsys, name):
     monkeypatch.setitem(cifar.FORMS, name, (replace(form, sha256=hashlib.sha256(blob).hexdigest()),
                                             *cifar.FORMS[name][1:]))
     with serving({f"/kriz/{form.archive}": blob}) as server:
-        monkeypatch.setattr("train.data.CIFAR_URLS", (f"{server.url}/kriz/",))
+        monkeypatch.setattr("alpha.data.public.cifar.URLS", (f"{server.url}/kriz/",))
         check_read(load(name), name, form)
         check_read(load(name), name, form)
         assert len(server.asked) == 1   # the second time it was there
@@ -143,13 +143,13 @@ def test_download(tmp_path, monkeypatch, capsys, name):
 
 def test_a_failed_download_says_what_else_to_do(tmp_path, monkeypatch):
     with serving({}) as server:
-        monkeypatch.setattr("train.data.CIFAR_URLS", (f"{server.url}/",))
+        monkeypatch.setattr("alpha.data.public.cifar.URLS", (f"{server.url}/",))
         monkeypatch.chdir(tmp_path)
         with pytest.raises(DataError, match=r"could not be downloaded: [\s\S]*Not Found[\s\S]*--dataset digits"):
             load("cifar10")
 
 
-def small(**changes):
+def pictures(**changes):
     fields = {"name": "small", "classes": ("a", "b"),
               "mean": np.full(3, 0.5, np.float32), "std": np.ones(3, np.float32),
               "train_images": np.zeros((4, 5, 6, 3), np.uint8), "train_labels": np.array([0, 1, 0, 1]),
@@ -171,9 +171,9 @@ def small(**changes):
     ({"test_images": np.zeros((0, 5, 6, 3), np.uint8), "test_labels": np.zeros(0, np.int64)}, "at least one"),
 ])
 def test_a_data_set_that_does_not_fit_together_is_refused(changes, shown):
-    assert small().image_shape == (5, 6, 3)
+    assert pictures().image_shape == (5, 6, 3)
     with pytest.raises(DataError, match=r"^data set small: [\s\S]*\nhelp: ") as caught:
-        small(**changes)
+        pictures(**changes)
     assert shown in str(caught.value)
 
 
@@ -204,15 +204,24 @@ def test_split_divides_the_training_images_alone(data):
 @pytest.mark.parametrize("size", [-1, 4, 5000])
 def test_split_leaves_something_to_train_on(size):
     with pytest.raises(DataError, match=rf"val_size {size} holds out {size} of 4"):
-        split(small(), size, 0)
+        split(pictures(), size, 0)
 
 
 def test_split_takes_a_share_or_a_whole_number():
     with pytest.raises(DataError, match=r"val_size 2\.7 is neither a share below 1 nor a number of images"):
-        split(small(), 2.7, 0)
-    assert len(split(small(), 2.0, 0).val_labels) == 2
+        split(pictures(), 2.7, 0)
+    assert len(split(pictures(), 2.0, 0).val_labels) == 2
 
 
 def test_a_path_that_is_too_long_is_to_be_shortened():
     with pytest.raises(DataError, match="cannot be read: File name too long\\nhelp: shorten the path"):
         load("cifar10", "x" * 5000)
+
+
+def test_a_folder_is_loaded_by_its_path_and_its_settings_are_refused_elsewhere(tmp_path):
+    found = load(str(folder(tmp_path, 5)), image_size=8)
+    assert found.classes == ("blue", "green", "red") and found.image_shape == (8, 8, 3)
+    with pytest.raises(DataError, match="image_size=8 has no effect on the data set 'digits'\nhelp: leave image_size"):
+        load("digits", image_size=8)
+    with pytest.raises(DataError, match="skip_bad=True has no effect on the data set 'synthetic'"):
+        load("synthetic", skip_bad=True)

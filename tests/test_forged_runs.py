@@ -20,8 +20,8 @@ from tests.fuzz import checkpoints
 from tests.tiny_run import CLASSES, flags
 from train.__main__ import main
 from train.config import parse
-from train.session import Session, find
-from train.stored import environment, load
+from train.stored import environment, find, load
+from train.trainer import Trainer
 
 pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 Edit = Callable[[Any], Any]
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(whole: bytes, tmp_path: 
         metadata["random"] = [-1, 0]
     else:
         metadata["optimizer"]["step_count"] = -1
-    session = Session(parse(flags(tmp_path / "out", ema=0.5)), CLASSES, 80)
+    session = Trainer(parse(flags(tmp_path / "out", ema=0.5)), CLASSES, 80)
 
     def state() -> list[Any]:
         assert session.ema is not None

@@ -91,7 +91,7 @@ ONLY_IN = {
               "benchmarks/"),
     "torchvision": ("tests/",),
     "scipy": ("alpha/data/public/archives.py", "benchmarks/", "tests/"),
-    "pickle": ("benchmarks/digits_archive.py", "tests/"),  # which only write: nothing is ever unpickled
+    "pickle": ("alpha/data/public/pickles.py", "benchmarks/digits_archive.py", "tests/"),  # the first checks
     "matplotlib": ("train/report.py", "benchmarks/", "tests/"),
     "onnx": ("alpha/onnx/", "tests/"),
     "onnxruntime": ("benchmarks/inference.py", "tests/"),

@@ -11,12 +11,11 @@ import alpha
 import models
 import train.loop
 from alpha import nn, ops, optim
-from alpha.data import Augment, DataLoader, Dataset, Images
+from alpha.data import Augment, DataLoader, Dataset, Images, load
 from alpha.data.sets import split
 from alpha.errors import ConfigError
 from models.airbench import whitening
 from train.config import Config, parse, recipes
-from train.data import load
 
 from .tiny_run import flags
 
@@ -90,12 +89,12 @@ def test_flip_is_one_or_the_other() -> None:
 def test_views_are_moved_and_mirrored() -> None:
     x = ops.randn((2, 5, 6, 3))
     a = x.numpy()
-    assert train.loop.views(x, "none") == [x]
-    _, up, down, mirrored, *rest = (v.numpy() for v in train.loop.views(x, "mirror_shift"))
+    assert train.evaluation.views(x, "none") == [x]
+    _, up, down, mirrored, *rest = (v.numpy() for v in train.evaluation.views(x, "mirror_shift"))
     assert len(rest) == 2 and np.array_equal(mirrored, a[:, :, ::-1]) and np.array_equal(rest[0], up[:, :, ::-1])
     assert np.array_equal(up[:, 1:, 1:], a[:, :-1, :-1]) and np.array_equal(down[:, :-1, :-1], a[:, 1:, 1:])
     assert np.array_equal(up[:, 0, 1:], a[:, 1, :-1]), "what comes in is reflected"
-    assert [len(train.loop.views(x, name)) for name in ("mirror", "shift")] == [2, 3]
+    assert [len(train.evaluation.views(x, name)) for name in ("mirror", "shift")] == [2, 3]
 
 
 def test_the_test_averages_over_views(tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_averaged_outputs_are_means() -> None:
     layer = nn.Linear(3, 2)
     x = [ops.randn((4, 3)) for _ in range(3)]
     want = np.mean([layer(v).numpy() for v in x], 0)
-    np.testing.assert_allclose(train.loop.averaged(layer, x).numpy(), want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(train.evaluation.averaged(layer, x).numpy(), want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["airbench", "resnet18", "vgg16"])

@@ -15,15 +15,15 @@ from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.doctor import launched
 from alpha.errors import ConfigError, DeviceError
 from tests.fake_nvcc import install
-from train.ahead import steps
 from train.config import Config
+from train.loop import step_ahead
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 
 
 def units(model: str, precision: str, arch: str, batch_size: int = 64) -> set[toolchain.Unit]:
-    return set(launched(partial(steps, Config(model=model, precision=precision, batch_size=batch_size, device="cuda")),
-                        arch))
+    config = Config(model=model, precision=precision, batch_size=batch_size, device="cuda")
+    return set(launched(partial(step_ahead, config), arch))
 
 
 def test_a_network_needs_few_modules() -> None:

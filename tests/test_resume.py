@@ -23,7 +23,7 @@ from tests import tiny_run
 from tests.tiny_run import flags
 from train.__main__ import main
 from train.lock import OutputLock
-from train.session import Session
+from train.trainer import Trainer
 
 pytestmark = pytest.mark.same_without_kernels("kernels are called by programs that it starts")
 EPOCHS, STEPS = 4, 5
@@ -72,13 +72,13 @@ def assert_same(a: Path, b: Path) -> None:
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, signum: int) -> None:
     """Makes this process get a signal during a step."""
-    real = Session.step
+    real = Trainer.step
 
     def train_step(session: Any, x: Any, y: Any) -> Any:
         if session.progress.step + 1 == step:
             os.kill(os.getpid(), signum)
         return real(session, x, y)
-    monkeypatch.setattr(Session, "step", train_step)
+    monkeypatch.setattr(Trainer, "step", train_step)
 
 
 ONE_KIND = pytest.mark.parametrize("cpu_kernels", ["compiled"], indirect=True)  # what is written when is alike for both

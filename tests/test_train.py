@@ -26,8 +26,8 @@ from alpha.training.registries import OPTIMIZERS, SCHEDULES
 from tests.tiny_run import CLASSES, TEST, flags, tiny
 from train.__main__ import main
 from train.config import Config, parse
-from train.loop import evaluate
-from train.session import Session, make_schedule, resolve_device
+from train.evaluation import Evaluation, evaluate
+from train.trainer import Trainer, make_schedule, resolve_device
 
 Captured = pytest.CaptureFixture
 
@@ -86,13 +86,13 @@ def test_metrics_have_a_line_per_epoch(tmp_path: Path) -> None:
 
 def test_train_loss_and_accuracy_are_those_of_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[float, np.ndarray, np.ndarray]] = []
-    real = Session.step
+    real = Trainer.step
 
-    def train_step(session: Session, x: Any, y: Any) -> Any:
+    def train_step(session: Trainer, x: Any, y: Any) -> Any:
         loss, predictions = real(session, x, y)
         seen.append((loss.item(), predictions.numpy(), y.numpy()))
         return loss, predictions
-    monkeypatch.setattr(Session, "step", train_step)
+    monkeypatch.setattr(Trainer, "step", train_step)
     monkeypatch.setattr(alpha.training.steps, "READ_AFTER", 2)
     assert main(flags(tmp_path, epochs=1, batch_size=24)) == 0  # batches of 24, 24, 24, 8
     assert [len(y) for _, _, y in seen] == [24, 24, 24, 8]
@@ -135,7 +135,7 @@ def test_best_are_the_weights_with_most_validation_images_right(tmp_path: Path, 
     def validate(*args: Any) -> Any:
         val, wanted = real(*args), next(accuracies)
         hits = int(8 * wanted)
-        return train.loop.Evaluation(val.loss, np.array([[hits, 8 - hits], [0, 0]]), val.predicted, val.confidence)
+        return Evaluation(val.loss, np.array([[hits, 8 - hits], [0, 0]]), val.predicted, val.confidence)
     monkeypatch.setattr(train.loop, "validate", validate)
     assert main(flags(tmp_path, ema=0.5)) == 0
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -144,7 +144,7 @@ def test_best_are_the_weights_with_most_validation_images_right(tmp_path: Path, 
     tensors, metadata = checkpoint.load(tmp_path / "best.safetensors")
     assert metadata["progress"]["epoch"] == 3
     assert (tensors["ema/fc.weight"].numpy() != tensors["model/fc.weight"].numpy()).any()
-    session = Session(parse(flags(tmp_path)), CLASSES, 80)
+    session = Trainer(parse(flags(tmp_path)), CLASSES, 80)
     session.load_weights((tensors, metadata), tmp_path)
     assert (session.model.fc.weight.numpy() == tensors["ema/fc.weight"].numpy()).all()
     capsys.readouterr()
@@ -255,7 +255,7 @@ def test_device_auto_falls_back_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> N
     def get_backend(device: str) -> None:
         if device != "cpu":
             raise DeviceError("device: no GPU here\nhelp: use the cpu")
-    monkeypatch.setattr("train.session.get_backend", get_backend)
+    monkeypatch.setattr("train.trainer.get_backend", get_backend)
     assert resolve_device(Config()).device == "cpu"
     with pytest.raises(alpha.errors.ConfigError, match="no GPU here"):
         resolve_device(Config.from_dict({"device": "cuda"}))
@@ -330,13 +330,13 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_loads(
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(
         clip: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    real = train.loop.ops.cross_entropy
+    real = alpha.ops.cross_entropy
     calls = iter(range(1, 1000))
 
     def cross_entropy(logits: Any, target: Any, **more: Any) -> Any:
         step = next(calls) if alpha.grad_enabled() else 0
         return real(logits, target, **more) * (float("nan") if step == 8 else 1.0)
-    monkeypatch.setattr(train.loop.ops, "cross_entropy", cross_entropy)
+    monkeypatch.setattr(alpha.ops, "cross_entropy", cross_entropy)
     assert main(flags(tmp_path, clip=clip)) == 1
     error = capsys.readouterr().err
     assert "at step 8, in epoch 2" in error and f"{tmp_path / 'last.safetensors'} is the last good checkpoint" in error
@@ -347,14 +347,14 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(
 
 def test_a_weight_that_is_not_a_number_is_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
                                                       ) -> None:
-    real = Session.step
+    real = Trainer.step
 
-    def train_step(session: Session, x: Any, y: Any) -> Any:
+    def train_step(session: Trainer, x: Any, y: Any) -> Any:
         result = real(session, x, y)
         if session.progress.step + 1 == 5:  # the last one of the epoch: its loss does not know yet
             session.model.fc.weight.array[0, 0] = np.nan
         return result
-    monkeypatch.setattr(Session, "step", train_step)
+    monkeypatch.setattr(Trainer, "step", train_step)
     assert main(flags(tmp_path)) == 1
     error = capsys.readouterr().err
     assert "fc.weight has become NaN at step 5, in epoch 1; there is no checkpoint before it" in error

@@ -9,7 +9,7 @@ import models
 from alpha import nn, ops, optim
 from alpha.errors import ConfigError
 from train.config import OPTIMIZERS, PRECISIONS, SCHEDULES, Config, Interval, parse, parser, read_toml
-from train.session import make_optimizer, make_schedule
+from train.trainer import make_optimizer, make_schedule
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
 FLAGS = ["--model", "--dataset", "--device", "--epochs", "--batch-size", "--lr", "--optimizer", "--schedule",
@@ -80,7 +80,8 @@ def test_all_flags_arrive_in_their_types():
     same = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) == getattr(default, f.name)]
     assert sorted(same) == sorted([
         "model_option", "finetune", "freeze", "image_size", "skip_bad", "accumulate", "balance", "lr_scale",
-        "optimizer_option", "schedule_option", "loss_option", "metric", "mode", "patience", "momentum", "step_size",
+        "optimizer_option", "sam", "schedule_option", "loss_option", "metric", "mode", "patience", "momentum",
+            "step_size",
         "runs", "profile", "tensorboard"])
     for f in dataclasses.fields(config):
         assert getattr(config, f.name) is None or type(getattr(config, f.name)) is f.metadata["kind"], f.name
@@ -111,8 +112,9 @@ def test_every_name_is_accepted(field, names):
 def test_every_optimizer_of_alpha_has_its_name():
     kinds = {kind for kind in vars(optim).values() if isinstance(kind, type) and issubclass(kind, optim.Optimizer)}
     kinds -= {optim.Optimizer, optim.Composed, optim.Muon, optim.MuonAdamW}     # the last is that of the name muon
-    kinds -= {optim.ScheduleFreeSGD, optim.ScheduleFreeAdamW}   # whose user says when the average is to be evaluated
-    others = {"muon": "muonadamw", "lookahead_sgd": "lookahead", "lookahead_adamw": "lookahead"}
+    kinds -= {optim.ScheduleFreeSGD, optim.ScheduleFreeAdamW}
+    others = {"muon": "muonadamw", "lookahead_sgd": "lookahead", "lookahead_adamw": "lookahead",
+              "schedule_free_sgd": "schedulefreesgd", "schedule_free_adamw": "schedulefreeadamw"}
     assert set(OPTIMIZERS) == {kind.__name__.lower() for kind in kinds} | {*others}
     weight = nn.Parameter(ops.ones((1,)))
     for name in OPTIMIZERS:

@@ -11,13 +11,12 @@ import pytest
 
 import train.loop
 import train.report
-import train.session
 import train.stored
 from alpha.core.config import config
 from tests.tiny_run import CLASSES, flags, tiny
 from train.__main__ import main
 from train.config import parse
-from train.session import Session
+from train.trainer import Trainer
 
 Captured = pytest.CaptureFixture
 
@@ -42,10 +41,10 @@ def test_a_run_with_an_average_names_which_weights_each_figure_is_of(tmp_path: P
     names = [*train.report.COLUMNS]
     names[6:6] = train.report.AVERAGED
     assert list(lines[0]) == names
-    session = Session(parse(flags(tmp_path, ema=0.9)), CLASSES, 80)
+    session = Trainer(parse(flags(tmp_path, ema=0.9)), CLASSES, 80)
     data = tiny(None, False, 0)
     split = train.loop.split_off(data, 8, 0)
-    session.restore(train.session.load_checkpoint(tmp_path / "last.safetensors"), tmp_path)
+    session.restore(train.stored.load(tmp_path / "last.safetensors"), tmp_path)
     weights = train.loop.validate(session, split, data, lambda: None)
     with session.averaged():
         average = train.loop.validate(session, split, data, lambda: None)

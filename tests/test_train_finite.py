@@ -16,7 +16,7 @@ from alpha import checkpoint
 from alpha.core.config import config
 from tests.tiny_run import flags
 from train.__main__ import main
-from train.session import Session
+from train.trainer import Trainer
 
 Captured = pytest.CaptureFixture
 
@@ -30,14 +30,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def change_weights_after(step: int, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Session.step
+    real = Trainer.step
 
     def train_step(session: Any, x: Any, y: Any) -> Any:
         result = real(session, x, y)
         if session.progress.step + 1 == step:
             change(session)
         return result
-    monkeypatch.setattr(Session, "step", train_step)
+    monkeypatch.setattr(Trainer, "step", train_step)
 
 
 @pytest.mark.parametrize("val_size", [8, 0])

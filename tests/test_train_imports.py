@@ -192,8 +192,7 @@ def test_what_a_registered_thing_needs_is_named(mine: Path) -> None:
         registries.make_optimizer("fit", lambda params: None, [], None)
     with refused(ConfigError, "register_model: 3 is no function and no class"):
         registries.register_model("x")(3)
-    from alpha.data import register_dataset
-    from train.data import load
+    from alpha.data import load, register_dataset
 
     @register_dataset
     def nothing():

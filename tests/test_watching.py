@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from alpha import nn
+from alpha.data import load
 from alpha.errors import ArgumentError, ConfigError
 from alpha.training import Profile, TensorBoard, fit
 from train.__main__ import main
-from train.data import load
 from train.report import plot_images
 
 from .tiny_run import flags

@@ -22,7 +22,7 @@ from alpha.core.tensor import Tensor
 from alpha.data import Dataset, register_dataset
 from models import register_model
 from train.__main__ import main
-from train.session import Session
+from train.trainer import Trainer
 
 CLASSES = 4
 TRAIN, TEST = 88, 24
@@ -82,7 +82,7 @@ def child(argv: list[str], cpu_kernels: bool, die_at: int, pause: float, log: st
 
 
 def _pause_before_steps(seconds: float, hold: Path | None) -> None:
-    step = Session.step
+    step = Trainer.step
 
     def paused(*args: Any) -> Any:
         print(STEP, flush=True)
@@ -90,7 +90,7 @@ def _pause_before_steps(seconds: float, hold: Path | None) -> None:
         while hold and hold.exists():
             time.sleep(0.02)
         return step(*args)
-    Session.step = paused  # type: ignore[method-assign]
+    Trainer.step = paused  # type: ignore[method-assign]
 
 
 def _die_at(count: int) -> None:

@@ -25,16 +25,18 @@ from alpha.core.precision import MODES
 from alpha.data import Augment
 from alpha.data.augment import DEFAULT_SIZES
 from alpha.data.augmentations import AUGMENTATIONS
+from alpha.data.folder_set import SIZE
+from alpha.data.named import entry_of, is_folder
+from alpha.data.public import DATASETS
 from alpha.errors import ConfigError, message
 from alpha.ops.algorithms.names import CONV_NAMES
 from alpha.start import STATUSES, Parser
+from alpha.training.averages import averages_itself
 from alpha.training.options import OPTIONS
 from alpha.training.registries import LOSSES, OPTIMIZERS, SCHEDULES
-from train.data import DATASETS, SIZE, entry_of, is_folder
-from train.imports import import_all, imports_of, settings_of, settings_of_start
-from train.moot import VIEWS, refuse_without_effect
-from train.options import check_options
-from train.toml import read_toml, shown_value
+from train.options import VIEWS, check_options, refuse_without_effect
+from train.sources import import_all, imports_of, read_toml, settings_of, settings_of_start, shown_value
+from train.stored import missing_imports
 
 PRECISIONS = tuple(MODES)
 RECIPES = Path(__file__).parent / "recipes"
@@ -121,7 +123,8 @@ class Config:
     optimizer_option: tuple[str, ...] = setting((), "an option of the optimizer, nesterov=true or betas=0.9,0.95 say")
     momentum: float = setting(0.9, "momentum of sgd, rmsprop and others that take it", Interval(0, 1))
     weight_decay: float = setting(5e-4, "pull of the weights towards 0", Interval(0, LARGE, "[]"))
-    schedule: str = setting("cosine", "course of the learning rate", SCHEDULES)
+    schedule: str = setting("cosine", "course of the learning rate (default: cosine, of schedule-free optimizers "
+                            "constant)", SCHEDULES)
     warmup: float = setting(0.0, "epochs in which the learning rate rises linearly from 0", Interval(0))
     gamma: float = setting(0.1, "factor on the learning rate, for step and multistep at each step, for exponential "
                            "after each epoch (default: 0.1, exponential 0.95)", Interval(0, 1, "(]"))
@@ -141,6 +144,7 @@ class Config:
                        "pixel to two sides; mirror_shift; or --tta-views draws of augmentations, named as by --augment")
     tta_views: int = setting(8, "draws of the augmentations that --tta names", Interval(2, 1000, "[]"))
     ema: float = shared("ema", Interval(0, 1))
+    sam: float = shared("sam", Interval(0, LARGE, "[]"))
     clip: float = shared("clip", Interval(0, LARGE, "[]"))
     metric: str | None = shared("metric", kind=str)
     mode: str | None = shared("mode", ("max", "min"), str)
@@ -215,6 +219,8 @@ class Config:
         full.setdefault("augment", entry_of(full["dataset"]).augment)
         if is_folder(full["dataset"]):
             full.setdefault("image_size", SIZE[0])
+        if averages_itself(OPTIMIZERS[full.get("optimizer", Config.optimizer)].make):
+            full.setdefault("schedule", "constant")
         if full.get("schedule") == "exponential":
             full.setdefault("gamma", 0.95)
         full.setdefault("precision", settings.precision)
@@ -353,12 +359,6 @@ def parse(argv: Sequence[str] | None = None) -> Config:
 def recipes() -> list[str]:
     """Returns the names of the recipes that --config knows."""
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
-def missing_imports(theirs: Mapping[str, Any], ours: Collection[str]) -> str:
-    """Returns the flags that import what a run's settings name and ours do not; "" if there is nothing."""
-    named = theirs.get("imports") or ()
-    return "".join(f" --import {name}" for name in named if name not in ours)
 
 
 def _from_text(name: str, kind: type, text: Any) -> Any:

@@ -10,20 +10,21 @@ from alpha.start import attempt
 from train import ranks, report
 from train.config import Config, parse
 from train.interrupt import Interrupted
-from train.loop import evaluate_checkpoint, run
+from train.loop import Run
 
 
 def run_all(config: Config) -> float:
     """Trains --runs models, each with a seed and a subdirectory of its own, and returns the mean test accuracy."""
     if config.runs == 1:
-        return run(config)
+        return Run(config).run()
     output = report.prepare(config.output)
     found = {}
     with ranks.lock(output):
         for k in range(config.runs):
             seed = config.seed + k
             print(f"run {k + 1} of {config.runs}, seed {seed}", flush=True)
-            found[f"seed-{seed}"] = run(replace(config, runs=1, seed=seed, output=str(output / f"seed-{seed}")))
+            found[f"seed-{seed}"] = Run(replace(config, runs=1, seed=seed,
+                                                 output=str(output / f"seed-{seed}"))).run()
         mean, std = statistics.mean(found.values()), statistics.stdev(found.values())
         report.write_summary(output, {"test_accuracy": mean, "standard_deviation": std, "runs": found})
     print(f"{config.runs} runs: mean test accuracy {100 * mean:.2f} %, standard deviation {100 * std:.2f} %")
@@ -39,7 +40,7 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         config = parse(argv)
         with ranks.joined(config):
-            accuracy = evaluate_checkpoint(config) if config.evaluate else run_all(config)
+            accuracy = Run(config).evaluate() if config.evaluate else run_all(config)
     except Interrupted as interrupted:
         return 128 + interrupted.signum
     print(f"test accuracy {100 * accuracy:.2f} %")

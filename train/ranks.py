@@ -31,7 +31,7 @@ from train.config import Config
 from train.interrupt import Interrupted, StopRequest
 from train.lock import OutputLock
 from train.report import writes
-from train.session import Session
+from train.trainer import Trainer
 
 Evaluated = tuple[float, np.ndarray, np.ndarray]    # of a batch: loss times images, classes, their probabilities
 
@@ -74,17 +74,17 @@ def joined(config: Config) -> Iterator[None]:
     comm.finish()
 
 
-def session_of(config: Config, data: Dataset, train_images: int) -> Session:
-    """Returns the session of a run: of one process, or of this rank.  Raises ConfigError."""
+def trainer_of(config: Config, data: Dataset, train_images: int) -> Trainer:
+    """Returns the trainer of a run: of one process, or of this rank.  Raises ConfigError."""
     comm = dist.world()
     if comm.size == 1 and not config.exact_over:
         for name in ("sync_batch_norm", "gradient_dtype"):
             if getattr(config, name) != Config.__dataclass_fields__[name].default:
                 raise ConfigError(message(name, f"--{_flag(name, config)} has no effect on 1 rank", "start several: "
                                           "mpirun -n 2 python -m train ..., or leave it out"))
-        return Session(config, len(data.classes), train_images, data)
+        return Trainer(config, len(data.classes), train_images, data)
     comm.agree("train", {"data": digest(data)}, FIX)
-    return RankedSession(config, len(data.classes), train_images, data)
+    return RankedTrainer(config, len(data.classes), train_images, data)
 
 
 def _flag(name: str, config: Config) -> str:
@@ -100,8 +100,8 @@ def digest(data: Dataset) -> str:
     return f"{data.name}, {len(data.train_labels)} + {len(data.test_labels)} images, checksum {total:08x}"
 
 
-class RankedSession(Session):
-    """A session whose batches are shared by the ranks, or cut into slices of the same bits on any number of them."""
+class RankedTrainer(Trainer):
+    """A trainer whose batches are shared by the ranks, or cut into slices of the same bits on any number of them."""
 
     def __init__(self, config: Config, num_classes: int, train_images: int, data: Dataset | None = None) -> None:
         super().__init__(config, num_classes, train_images, data)
@@ -111,6 +111,9 @@ class RankedSession(Session):
         if config.accumulate > 1:
             raise _everywhere("train", f"--accumulate {config.accumulate} on {self.comm.size} ranks: gradients of "
                               "ranks are summed in every batch", "leave it out, or train on one rank")
+        if config.sam:
+            raise _everywhere("train", f"--sam {config.sam:g} on {self.comm.size} ranks: a step has one gradient there",
+                              "leave it out, or train on one rank")
         if (mixing := Augment.parse(config.augment).mixing):
             raise _everywhere("train", f"--augment {mixing[0].name} on {self.comm.size} ranks: an image is mixed with "
                               "the image before it, which another rank may have", "leave it out, or train on one rank")

@@ -22,7 +22,8 @@ import math
 import platform
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ import alpha
 from alpha.data import Dataset
 from alpha.dist.joining import world
 from alpha.errors import ConfigError, message, true_here
+from alpha.training import Callback, Profile, TensorBoard
 from alpha.training.history import Row
 from alpha.training.saving import write as write_whole
 from train.config import Config
@@ -43,7 +45,6 @@ ARTIFACTS = ("config.toml", "metrics.csv", "curves.png", "confusion.png", "image
              "profile.json")
 SAMPLES, WRONG, ACROSS = 8, 16, 8   # images of images.png: drawn ones, misclassified ones, in a row
 NO_MATPLOTLIB = 'matplotlib is not installed (pip install ".[plot]")'
-
 
 
 def prepare(output: str | Path) -> Path:
@@ -139,7 +140,37 @@ def epoch_line(row: Row, epochs: int) -> str:
             f"{row['images_per_second']:.0f} images/s  {row['peak_memory_mib']:.0f} MiB{scale}")
 
 
+@contextmanager
+def watching(config: Config, output: Path) -> Iterator[list[Callback]]:
+    """For a run: yields the callbacks that its settings ask for; TensorBoard gets the pictures of its end too.
+
+    Raises ConfigError where the library of TensorBoard is not installed.
+    """
+    profile = Profile(output, config.profile) if config.profile and writes() else None
+    board = None
+    if config.tensorboard and writes():
+        board = TensorBoard(output / "tensorboard" / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    found = [c for c in (profile, board) if c is not None]
+    try:
+        yield list(found)
+        pictures = [output / name for name in ARTIFACTS if name.endswith(".png")]
+        for picture in pictures if board else ():
+            if picture.exists() and board:
+                board.picture(picture.stem, picture.read_bytes(), 0)
+    finally:
+        for callback in found:
+            callback.close()
+
+
 # ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+def plot(output: Path, history: Sequence[Row], data: Dataset, result: Any) -> None:
+    """Draws the three pictures of a run's end, if matplotlib is there.  result: the Evaluation of the test images."""
+    if can_plot():
+        plot_curves(output, history)
+        plot_confusion(output, result.confusion, data.classes)
+        plot_images(output, data, result.predicted, result.confidence)
 
 
 def plot_curves(output: Path, history: Sequence[Row]) -> None:

@@ -8,7 +8,7 @@ import alpha
 from alpha import models
 from alpha.errors import ConfigError, message
 from alpha.start import STATUSES, Parser
-from train.imports import import_all
+from train.sources import import_all
 
 MOST = 1 << 20      # of a size on the command line
 

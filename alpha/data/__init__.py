@@ -8,8 +8,9 @@ from alpha.data.folder import ImageFolder
 from alpha.data.folder_set import read_folder
 from alpha.data.images import Images, steps_per_epoch
 from alpha.data.loader import DataLoader
+from alpha.data.named import load
 from alpha.data.parts import ConcatDataset, Subset, TensorDataset, random_split
-from alpha.data.sets import Dataset, load, register_dataset, split
+from alpha.data.sets import Dataset, register_dataset, split
 from alpha.data.tables import ImageTable
 from alpha.interop import twins
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +15,7 @@ import numpy as np
 from alpha.core.errors import ArgumentError, DataError, message, shown
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import FiniteNumber, Instance, Many, Seed
-from alpha.core.inputs.registry import call_with, decorator, did_you_mean
+from alpha.core.inputs.registry import call_with, decorator
 from alpha.data.augment import Augment
 from alpha.data.items import is_of_torch, remedy, stacked
 from alpha.random import STREAMS, random_bits
@@ -183,37 +180,6 @@ def read_dataset(name: str, entry: Entry, **settings: Any) -> Dataset:
         raise DataError(message(f"data set {name}", f"its function returned {shown(found)}",
                                 "return an alpha.data.Dataset, or a tuple (train, test)"))
     return found
-
-
-@checked
-def load(name: str, data_dir: str | Path | None = None, download: bool = True, seed: Seed = 0) -> Dataset:
-    """Reads a data set of the registry into memory.
-
-    Args:
-        name: as registered: mnist, fashion_mnist, kmnist, emnist_balanced and others of EMNIST, svhn, stl10,
-            tiny_imagenet, csv, arrays; cifar10, cifar100, digits and synthetic; or one of the user's own.
-        data_dir: folder or file that it is read from, for sets that read files. Without it ./data is searched.
-        download: whether public files may be downloaded to ./data if they are not there and data_dir is None.
-        seed: of synthetic images; nothing else depends on it.
-    Raises:
-        DataError: the name is unknown, a package is missing, or files are missing, damaged or hostile.
-    """
-    _register_all(name)
-    if name not in DATASETS:
-        raise DataError(message("load", f"there is no data set {name!r}{did_you_mean(name, DATASETS)}",
-                                f"choose one of {', '.join(DATASETS)}, or --import the file that registers it"))
-    return read_dataset(name, DATASETS[name], data_dir=None if data_dir is None else Path(data_dir), download=download,
-                        seed=seed)
-
-
-def _register_all(name: str) -> None:
-    """Imports modules that register data sets: alpha's, and the training program's if they are asked for."""
-    import_module("alpha.data.public")
-    beside = Path(__file__).parents[2] / "train" / "data.py"
-    if name not in DATASETS and beside.is_file():
-        found = find_spec("train")
-        if found is not None and found.origin and Path(found.origin).resolve().parent == beside.parent.resolve():
-            import_module("train.data")
 
 
 def stratified(labels: np.ndarray, size: int, seed: int) -> np.ndarray:

@@ -48,5 +48,5 @@ def train(module: str) -> Any:
 def loaded(given: Namespace, device: str = "cpu") -> Run:
     """Returns the run that the arguments name, with what registers its model imported.  Raises AlphaError."""
     if given.imports:
-        train("imports").import_all(given.imports)
+        train("sources").import_all(given.imports)
     return load_run(given.run, given.which, device=device)

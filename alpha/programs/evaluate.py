@@ -15,8 +15,10 @@ import numpy as np
 
 from alpha.core.config import config
 from alpha.core.errors import AnomalyError, ConfigError, DataError, message
-from alpha.core.inputs.registry import find
+from alpha.core.inputs.registry import find, parameters_of
 from alpha.data.folder_set import layout_of, listed, read_files
+from alpha.data.named import entry_of, is_folder, load
+from alpha.data.public import DATASETS
 from alpha.data.sets import Dataset
 from alpha.programs.arguments import loaded, parser, train, whole, with_device
 from alpha.training.classes import figures_of, table_of
@@ -44,8 +46,8 @@ def main(argv: Sequence[str]) -> int:
     form = _form_of(run, images, labels)
     precision = run.settings.get("precision", "fp32")
     with config(precision="fp32" if given.device == "cpu" and precision == "bf16" else precision):
-        found = train("loop").evaluate(run.model, images, labels, form, batch_size=batch_size, device=given.device,
-                                       loss=loss, tta=run.settings.get("tta", "none"))
+        found = train("evaluation").evaluate(run.model, images, labels, form, batch_size=batch_size,
+                                             device=given.device, loss=loss, tta=run.settings.get("tta", "none"))
     if not math.isfinite(found.loss):
         raise AnomalyError(message("evaluate", f"the loss of {run.path} is {found.loss}", "take other weights: --which "
                                    "best, or a checkpoint whose name ends in .prev"))
@@ -61,28 +63,28 @@ def main(argv: Sequence[str]) -> int:
 
 def _pictures(run: Run, given: Namespace) -> tuple[np.ndarray, np.ndarray, str]:
     """Returns the labelled pictures, and what they are of.  Raises AlphaError."""
-    data_of = train("data")
     name, settings = given.dataset or run.settings.get("dataset"), run.settings
     if name is None:
         raise ConfigError(message("evaluate", f"{run.path} is of fit, and does not say which data it was trained on",
                                   "name them: --dataset FOLDER"))
-    if name not in data_of.DATASETS and not data_of.is_folder(name):
-        known = ", ".join(data_of.DATASETS)
+    if name not in DATASETS and not is_folder(name):
+        known = ", ".join(DATASETS)
         raise ConfigError(message("evaluate", f"there is no data set and no folder {name!r}",
                                   f"use one of {known}, or a folder, or --import the file that registers it"))
-    if given.data_dir is not None and data_of.is_folder(name):
+    if given.data_dir is not None and is_folder(name):
         raise ConfigError(message("evaluate", f"--data-dir has no effect beside --dataset {name}, a folder",
                                   "leave --data-dir out"))
-    if given.dataset is not None and data_of.is_folder(name):
+    if given.dataset is not None and is_folder(name):
         return (*_of_folder(run, Path(name), given.skip_bad), name)
-    if given.skip_bad and not data_of.is_folder(name):
+    if given.skip_bad and not is_folder(name):
         raise ConfigError(message("evaluate", f"--skip-bad has no effect beside {name}, which is no folder",
                                   "leave --skip-bad out"))
     own = given.dataset is None
-    more = {"image_size": settings.get("image_size")} if own else {}
     place = given.data_dir or (settings.get("data_dir") if own else None)
-    skip_bad = given.skip_bad or bool(own and settings.get("skip_bad"))
-    data = data_of.load(name, place, seed=settings.get("seed", 0), skip_bad=skip_bad, **more)
+    more: dict[str, Any] = {"image_size": settings.get("image_size") if own else None,
+                            "skip_bad": given.skip_bad or bool(own and settings.get("skip_bad"))}
+    taken = {k: v for k, v in more.items() if k in parameters_of(entry_of(name).read)}
+    data = load(name, place, seed=settings.get("seed", 0), **taken)
     return data.test_images, _numbered(run, data.classes, data.test_labels, name), name
 
 

@@ -20,6 +20,7 @@ from alpha.data.loader import DataLoader
 from alpha.nn import Module
 from alpha.nn.module import modes_kept
 from alpha.training import settings as of_settings
+from alpha.training.averages import average_of, averages_itself
 from alpha.training.callback import Callback, Lines, as_callbacks
 from alpha.training.history import History, columns_of, mode_of
 from alpha.training.metrics import Metric, OverEpoch, accuracy, named
@@ -37,9 +38,9 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
         warmup_steps: Size = 0, loss: Any = "cross_entropy", loss_options: Any = None, metrics: Any = None,
         callbacks: Any = (), device: str | None = None, precision: str | None = None, augment: Any = None,
         mean: Any = None, std: Any = None, max_steps: Count | None = None, clip: NonNegative = 0.0, ema: float = 0.0,
-        accumulate: Count = 1, patience: Size = 0, metric: str | None = None, mode: str | None = None,
-        freeze: Any = (), lr_scale: Any = (), finetune: str | Path | None = None, balance: bool = False,
-        seed: Seed | None = None, workers: Size | None = None, processes: bool | None = None,
+        sam: NonNegative = 0.0, accumulate: Count = 1, patience: Size = 0, metric: str | None = None,
+        mode: str | None = None, freeze: Any = (), lr_scale: Any = (), finetune: str | Path | None = None,
+        balance: bool = False, seed: Seed | None = None, workers: Size | None = None, processes: bool | None = None,
         drop_last: bool | None = None, output: str | Path | None = None, progress: bool = True, **settings: Any
         ) -> History:
     """Trains a model and returns what was measured, one row per epoch.
@@ -54,7 +55,8 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
             a length that yields batches (x, y), anew each time it is iterated over.
         batch_size, augment, mean, std, seed, workers, processes, drop_last: of the DataLoader that is made of the data,
             with its defaults (batch_size 32, seed 0); augment, seed and drop_last of the training data alone.
-        optimizer: a name, an Optimizer, or a class or function `(named_parameters, lr=...)`.
+        optimizer: a name, an Optimizer, or a class or function `(named_parameters, lr=...)`. The average that a
+            schedule-free one keeps is validated as that of ema is.
         lr: a number, or a schedule (a function of the step); default that of the optimizer.
         schedule, warmup_steps: course of the learning rate where lr is a number: a name, or a function as
             `register_schedule` describes; default "constant".
@@ -96,7 +98,7 @@ def _fitted(given: SimpleNamespace) -> History:
                                     parameters_of(fit), given.lr_scale, frozen)
     numbers, measures = given.precision or config.precision, _metrics(given.metrics, given.loss)
     loss = find_loss("fit", given.loss, options=given.loss_options)
-    columns = columns_of(measures, val_data is not None, bool(given.ema))
+    columns = columns_of(measures, val_data is not None, bool(given.ema) or averages_itself(made))
     whole = [name for name, metric in measures.items() if isinstance(metric, OverEpoch)]
     _check_best(given, [name for name in columns if name.removeprefix("train_") not in whole])
     if whole and val_data is None:
@@ -111,8 +113,8 @@ def _fitted(given: SimpleNamespace) -> History:
     if start is not None:
         start_from(model, start)
     run = Trainer(model, made, loss, measures, epochs=given.epochs, steps_per_epoch=steps, max_steps=given.max_steps,
-                  clip=given.clip, accumulate=given.accumulate,
-                  ema=optim.ExponentialMovingAverage(model, given.ema) if given.ema else None,
+                  clip=given.clip, accumulate=given.accumulate, sam=given.sam,
+                  ema=average_of(model, made, given.ema),
                   scaler=optim.LossScaler(place) if numbers in MODES and MODES[numbers].scales_loss else None)
     try:
         with frozen_parts(model, frozen):

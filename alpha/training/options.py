@@ -30,6 +30,8 @@ OPTIONS: dict[str, Option] = {
     "clip": Option(0.0, "largest norm of the whole gradient; 0 = off"),
     "ema": Option(0.0, "decay of the moving average of the weights, which is validated beside them, in columns "
                   "ema_val_*; 0 = off"),
+    "sam": Option(0.0, "how far off the worst point nearby is whose gradient each step takes (SAM), such as 0.05: two "
+                  "passes a step; 0 = off"),
     "metric": Option(None, "column of the history by which an epoch is the best, such as val_loss (default: "
                      "val_accuracy, or val_loss where there is no accuracy)"),
     "mode": Option(None, "max or min: what is best of metric (default: as its name says)"),

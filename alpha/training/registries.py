@@ -173,6 +173,8 @@ for _class, _lr in ((optim.SGD, 0.02), (optim.Adam, 1e-3), (optim.AdamW, 1e-3), 
                     (optim.LARS, 1.0), (optim.Adafactor, 1e-2), (optim.Adan, 1e-3)):
     register_optimizer(lr=_lr)(_class)
 register_optimizer("muon", lr=1e-3)(optim.MuonAdamW)
+register_optimizer("schedule_free_sgd", lr=1.0)(optim.ScheduleFreeSGD)
+register_optimizer("schedule_free_adamw", lr=2.5e-3)(optim.ScheduleFreeAdamW)
 
 
 @register_optimizer(lr=0.02)

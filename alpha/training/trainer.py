@@ -1,6 +1,6 @@
 """A run of training: the step, the epoch, what is measured and recorded, and the callbacks.
 
-`fit` makes one and runs it; the training program's session (train/session.py) is one that can also be saved.
+`fit` makes one and runs it; that of the training program (train/trainer.py) can also be saved.
 """
 
 from __future__ import annotations
@@ -49,15 +49,17 @@ class Trainer:
         scaler: of the loss, in fp16.
         accumulate: batches whose gradients are added up for one step: the loss is then the mean over the samples of
             all of them. A batch norm sees one batch at a time.
+        sam: how far off the point is whose gradient a step takes, the worst one nearby (optim.SAM); 0 is off. Each
+            step then computes two gradients of its batch; batch norms and dropout see both passes.
     Raises:
-        ConfigError: when it runs, the optimizer has parameters of which neither the model nor the loss knows, or does
-            not change the model.
+        ConfigError: sam stands beside accumulate or a scaler; or, when it runs, the optimizer has parameters of which
+            neither the model nor the loss knows, or does not change the model.
     """
 
     def __init__(self, model: Module, optimizer: optim.Optimizer, loss: Loss, metrics: Mapping[str, Metric], *,
                  epochs: int, steps_per_epoch: int, max_steps: int | None = None, clip: float = 0.0,
                  ema: optim.ExponentialMovingAverage | None = None, scaler: optim.LossScaler | None = None,
-                 accumulate: Count = 1) -> None:
+                 accumulate: Count = 1, sam: float = 0.0) -> None:
         self.model, self.optimizer, self.loss = model, optimizer, loss
         self.metrics = {name: metric for name, metric in metrics.items() if not isinstance(metric, OverEpoch)}
         self.whole: dict[str, Any] = {name: metric for name, metric in metrics.items() if isinstance(metric, OverEpoch)}
@@ -65,7 +67,11 @@ class Trainer:
         if accumulate < 1:
             raise ConfigError(message("Trainer", f"accumulate={accumulate}, it counts the batches of a step",
                                       "pass 1, or more"))
-        self.clip, self.ema, self.scaler, self.accumulate = clip, ema, scaler, accumulate
+        for name, given in ((f"accumulate={accumulate}", accumulate > 1), ("a loss scaler, of fp16", scaler)):
+            if sam and given:
+                raise ConfigError(message("Trainer", f"sam={sam:g} beside {name}: the second gradient of a step is of "
+                                          "the same batch, unscaled", "leave one of them out"))
+        self.clip, self.ema, self.scaler, self.accumulate, self.sam = clip, ema, scaler, accumulate, sam
         self._parts: tuple[Any, ...] = ()   # that `_prepare` was called for
         self._modes: list[tuple[Module, bool]] = []     # of the modules, in which the last epoch was trained
         self._first: FirstSteps | None = None   # while it is not known that the optimizer changes the model
@@ -99,7 +105,7 @@ class Trainer:
         """
         self._look()
         found = self._captured(x, y)
-        self._finish()
+        self._finish(lambda: self._captured(x, y))
         return found
 
     def step_over(self, batches: Sequence[Batch]) -> list[tuple[Tensor, ...]]:
@@ -132,14 +138,20 @@ class Trainer:
         """Prepares the step anew where a part of the run is another one."""
         scaler = self.scaler
         parts = (self.model, self.loss, self.optimizer, self.clip, scaler, scaler and scaler.growth_interval,
-                 self.accumulate)
+                 self.accumulate, self.sam)
         if not self._parts or any(map(operator.is_not, parts, self._parts)):
             self._parts = parts
             self._prepare()
 
-    def _finish(self) -> None:
-        """Makes the update behind the gradients, if it is not recorded with them, and moves the average."""
-        if not self._whole:
+    def _finish(self, again: Callable[[], Any] | None = None) -> None:
+        """Makes the update behind the gradients, if it is not recorded with them, and moves the average.
+
+        again: computes the gradients of the step's batch once more, for SAM.
+        """
+        if self._sam is not None and again is not None:
+            self._sam.step(lambda: (again(), self._clip()))  # type: ignore[func-returns-value]
+            self.optimizer.zero_grad()
+        elif not self._whole:
             self._update()
         if self._first is not None and self._first.is_over():
             self._first = None
@@ -152,7 +164,8 @@ class Trainer:
         self._first = FirstSteps.of(self.optimizer, self.model)
         state: list[Any] = [part for part in (self.model, self.loss) if isinstance(part, Module)]
         self._whole = can_record(self.optimizer) and (self.scaler is not None or not self.clip)
-        self._whole = self._whole and self.accumulate == 1
+        self._whole = self._whole and self.accumulate == 1 and not self.sam
+        self._sam = optim.SAM(self.optimizer, self.sam) if self.sam else None
         if self._whole:
             state += [*[p for group in self.optimizer.param_groups for p in group["params"]], self.optimizer]
         self._captured = capture(self._with_update if self._whole else self.losses, *state)
@@ -167,10 +180,14 @@ class Trainer:
         if self.scaler is not None:
             self.scaler.step(self.optimizer, max_norm=self.clip)
         else:
-            if self.clip:
-                optim.clip_grad_norm(self.model.named_parameters(), self.clip)
+            self._clip()
             self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def _clip(self) -> None:
+        """Shortens the whole gradient to `clip`, where it is longer."""
+        if self.clip:
+            optim.clip_grad_norm(self.model.named_parameters(), self.clip)
 
     @property
     def device(self) -> str:

@@ -14,7 +14,7 @@ from benchmarks import augmentation_pictures
 from tests.augmentation.pictures import pictures
 from tests.op_checks import refused
 from train.config import parse
-from train.loop import batch_of_views
+from train.evaluation import batch_of_views
 from train.program import main
 
 pytestmark = pytest.mark.same_without_kernels("images are compared both ways here")

@@ -40,3 +40,18 @@ def test_accumulated_steps_on_a_gpu_are_those_of_the_cpu_and_a_run_is_loaded_the
     assert np.allclose(run.outputs(IMAGES, batch_size=10), wanted, rtol=1e-4, atol=1e-4)
     guesses = run.predict(IMAGES[:2], top=1)
     assert [g[0].label for g in guesses] == wanted[:2].argmax(1).tolist()
+
+
+def test_sam_and_schedule_free_steps_on_a_gpu_are_those_of_the_cpu() -> None:
+    for settings in ({"sam": 0.5, "momentum": 0.9}, {"optimizer": "schedule_free_sgd"}):
+        found = []
+        for device in ("cuda", "cpu"):
+            model = net()
+            history = fit(model, (IMAGES, LABELS), (IMAGES, LABELS), epochs=2, batch_size=8, lr=0.05, device=device,
+                          progress=False, **settings)
+            average = history.ema.state_dict() if history.ema else {}
+            found.append([*(t.numpy() for t in (*model.state_dict().values(), *average.values())),
+                          np.array(history["val_loss"])])
+        assert len(found[0]) == (5 if "sam" in settings else 9)
+        for a, b in zip(*found, strict=True):
+            assert np.allclose(a, b, rtol=1e-4, atol=1e-5), settings

@@ -7,7 +7,7 @@ import sys
 from alpha import dist
 from tests.dist.small import settings
 from train import ranks, report
-from train.loop import run
+from train.loop import Run
 
 
 def main(folder: str) -> None:
@@ -19,7 +19,8 @@ def main(folder: str) -> None:
     with ranks.joined(whole):
         size = dist.world().size
         for name, changes in (("exact", {"exact_over": 4}), ("plain", {})):
-            run(settings(f"{folder}/{name}-{size}", device="cuda", max_steps=2, batch_size=16, val_size=0, **changes))
+            Run(settings(f"{folder}/{name}-{size}", device="cuda", max_steps=2, batch_size=16, val_size=0,
+                         **changes)).run()
 
 
 if __name__ == "__main__":

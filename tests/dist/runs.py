@@ -7,22 +7,22 @@ from pathlib import Path
 
 from tests.dist.small import settings
 from train import ranks, report
-from train.loop import evaluate_checkpoint, run
+from train.loop import Run
 
 
 def main(folder: str, size: str) -> None:
     root = Path(folder)
     report.can_plot = lambda: False     # pictures take longer than the runs
     with ranks.joined(settings(str(root))):
-        run(settings(str(root / f"plain-{size}")))
-        run(settings(str(root / f"exact-{size}"), exact_over=8))
+        Run(settings(str(root / f"plain-{size}"))).run()
+        Run(settings(str(root / f"exact-{size}"), exact_over=8)).run()
         moved = str(root / "moved")     # begun on 2 ranks, ended on 4
         if size == "2":
-            run(settings(moved, exact_over=8, max_steps=10))
+            Run(settings(moved, exact_over=8, max_steps=10)).run()
         else:
-            run(settings(moved, exact_over=8, resume="auto"))
-            run(settings(str(root / "own-statistics"), sync_batch_norm=False, gradient_dtype="float16"))
-            accuracy = evaluate_checkpoint(settings(str(root / "plain-2"), resume="auto", evaluate=True))
+            Run(settings(moved, exact_over=8, resume="auto")).run()
+            Run(settings(str(root / "own-statistics"), sync_batch_norm=False, gradient_dtype="float16")).run()
+            accuracy = Run(settings(str(root / "plain-2"), resume="auto", evaluate=True)).evaluate()
             print(f"evaluated: {accuracy!r}")
 
 

@@ -18,7 +18,7 @@ from alpha.errors import CheckpointError
 from tests.dist import launch
 from tests.dist.small import settings
 from train import ranks, report
-from train.loop import run
+from train.loop import Run
 
 pytestmark = [pytest.mark.skipif(bool(launch.MISSING), reason=launch.WHY),
               pytest.mark.same_without_kernels("ranks are what is tested")]
@@ -32,8 +32,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:     # pictures take longer than the runs
         patch.setattr(report, "can_plot", lambda: False)
-        run(settings(str(folder / "plain-1")))
-        run(settings(str(folder / "exact-1"), exact_over=8))
+        Run(settings(str(folder / "plain-1"))).run()
+        Run(settings(str(folder / "exact-1"), exact_over=8)).run()
     for size in (2, 4):
         ended = launch.run(size, "tests.dist.runs", str(folder), str(size))
         assert ended.returncode == 0, ended.stderr[-3000:]
@@ -91,7 +91,7 @@ def test_statistics_of_each_rank_by_itself_make_a_difference(runs: Path) -> None
     ("plain-1", 8, "exact_over is 0 there, 8 here\nhelp: continue it with --exact-over 0")])
 def test_a_run_neither_becomes_exact_nor_ceases_to_be(runs: Path, name: str, exact: int, text: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        run(settings(str(runs / name), exact_over=exact, resume="auto", epochs=4))
+        Run(settings(str(runs / name), exact_over=exact, resume="auto", epochs=4)).run()
     assert text in str(caught.value)
 
 
@@ -107,7 +107,7 @@ def test_a_run_neither_becomes_exact_nor_ceases_to_be(runs: Path, name: str, exa
     ({"exact_over": 8, "sync_batch_norm": False}, "--no-sync-batch-norm beside --exact-over 8")])
 def test_what_has_no_effect_or_no_place_is_refused(tmp_path: Path, changes: dict, text: str) -> None:
     with pytest.raises(ranks.ConfigError) as caught:
-        run(settings(str(tmp_path), **changes))
+        Run(settings(str(tmp_path), **changes)).run()
     assert text in str(caught.value) and "\nhelp: " in str(caught.value)
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from alpha.data import load
 from alpha.errors import DataError
 from tests.cifar_files import FILES, KINDS
-from train.data import load
 
 SECONDS, MIB = 10, 768
 

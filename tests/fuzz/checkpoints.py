@@ -24,8 +24,8 @@ from tests import tiny_run
 from tests.forged import split, with_digest, with_header
 from train.config import Config
 from train.report import epoch_line, write_metrics
-from train.session import Session
 from train.stored import load as load_run
+from train.trainer import Trainer
 
 try:
     import torch  # here, not in a case, whose memory and time are limited
@@ -180,11 +180,11 @@ def forge_state(rng: Random, state: Any) -> Any:
 
 
 @cache
-def finished_run() -> tuple[Session, bytes]:
+def finished_run() -> tuple[Trainer, bytes]:
     """Returns a session of a few steps with all that one can have, and its checkpoint."""
     import tempfile
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(Config.from_dict({
+        session = Trainer(Config.from_dict({
             "model": "tinynet", "dataset": "tiny", "epochs": 4, "batch_size": 16, "lr": 0.01, "ema": 0.5,
             "device": "cpu", "precision": "fp16", "optimizer": "adam", "val_size": 8.0, "output": folder}),
             tiny_run.CLASSES, 80)

@@ -12,7 +12,7 @@ from pathlib import Path
 from alpha.data import Augment
 from alpha.errors import AlphaError
 from train.config import Config, parse, parser
-from train.session import make_schedule
+from train.trainer import make_schedule
 
 FIELDS = dataclasses.fields(Config)
 FLAGS = [option for action in parser()._actions for option in action.option_strings]

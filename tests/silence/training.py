@@ -300,7 +300,7 @@ VALUES: dict[str, list[Any]] = {
     "Trainer.scaler": [True], "Trainer.run.callbacks": [[Told()]], "save.metadata": [{"a": "b"}],
     "save_torch.levels": ["conv_1"], "to_torch_state_dict.levels": ["conv_1"], "summary.zeros": [True],
     "ImageFolder.size": [4], "ImageTable.size": [4], "ImageTable.root": ["other"], "ImageTable.split": ["train"],
-    "load.data_dir": ["there"], "load.download": [False], "load.seed": [3],
+    "load.data_dir": ["there"], "load.download": [False], "load.seed": [3], "load.image_size": [16],
     "register_dataset.augment": ["flip"], "register_optimizer.lr": [0.5],
     "TensorBoard.every": [4], "Trainer.evaluate.loss": [ops.mse_loss], "Trainer.train_epoch.callbacks": [[Told()]],
     "summary.batch_size": [3], "create.num_classes": [7], "DataLoader.drop_last": [True], "Augment.crop": [2],

@@ -18,9 +18,9 @@ import sys
 from pathlib import Path
 from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.context import context
-from train.ahead import steps
+from train.loop import step_ahead
 from train.config import Config
-steps(Config(model="lenet5", device="cuda", batch_size=8))
+step_ahead(Config(model="lenet5", device="cuda", batch_size=8))
 modules = [(*u, toolchain.current.compile(u.source, dict(u.defines), context.arch)) for u in toolchain._modules]
 toolchain.pack(Path(sys.argv[1])).write(modules, context.arch)
 """
@@ -29,15 +29,15 @@ import sys
 import alpha
 from alpha.cuda.runtime import toolchain
 from alpha.errors import CompileError
-from train.ahead import steps
+from train.loop import step_ahead
 from train.config import Config
 assert alpha.__file__.startswith(sys.argv[1]), alpha.__file__
 def missing(*arguments):
     raise CompileError("cuda: nvcc is not found")
 toolchain.current.compile = toolchain.current.find = missing
-steps(Config(model="lenet5", device="cuda", batch_size=8))
+step_ahead(Config(model="lenet5", device="cuda", batch_size=8))
 print("trained with", len(toolchain._modules), "modules from", *toolchain.pack().architectures())
-steps(Config(model="vgg11", device="cuda", batch_size=8))
+step_ahead(Config(model="vgg11", device="cuda", batch_size=8))
 """
 
 

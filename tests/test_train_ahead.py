@@ -1,4 +1,4 @@
-"""Meanwhile: a call in a thread; and the step that a GPU takes while images are read."""
+"""The step that a GPU takes while images are read."""
 
 from __future__ import annotations
 
@@ -12,22 +12,7 @@ import alpha
 from alpha.errors import DataError
 from train import loop
 from train.config import parse
-from train.meanwhile import Meanwhile
-
-
-def test_results_and_errors_come_when_they_are_asked_for() -> None:
-    go = threading.Event()
-
-    def add(a: int, b: int) -> int:
-        go.wait(10)
-        return a + b
-    call = Meanwhile(add, 1, b=2)
-    assert not call.done(0.01)
-    go.set()
-    assert call.result() == 3 and call.done(0)
-    call = Meanwhile(int, "one")
-    with pytest.raises(ValueError, match="invalid literal"):
-        call.result()
+from train.trainer import Trainer
 
 
 @pytest.mark.parametrize(("device", "dataset", "slow", "steps"), [
@@ -48,20 +33,18 @@ def test_a_gpu_takes_a_step_while_images_are_read(monkeypatch: pytest.MonkeyPatc
         go.set()
     monkeypatch.setattr(loop, "load", load)
     monkeypatch.setattr(loop, "PATIENCE_S", 0.02 if slow else 10)
-    monkeypatch.setattr("train.ahead.steps", step)
+    monkeypatch.setattr("train.loop.step_ahead", step)
     assert loop.loaded(parse(["--dataset", dataset, "--device", device])) == dataset    # type: ignore[comparison-overlap]
     assert taken == steps
 
 
 def test_a_run_after_such_a_step_has_the_bits_of_one_without() -> None:
-    from train import ahead
-    from train.session import Session
     config = parse(["--model", "lenet5", "--batch-size", "4", "--device", "cpu", "--dataset", "synthetic"])
     found = []
     for before in (False, True):
         if before:
-            ahead.steps(config)
-        session = Session(config, 10, 8)
+            loop.step_ahead(config)
+        session = Trainer(config, 10, 8)
         found.append([*[p.numpy().tobytes() for p in session.model.parameters()], alpha.random.get_state()])
     assert found[0] == found[1]
 

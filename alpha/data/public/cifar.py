@@ -1,11 +1,8 @@
-"""Reads the CIFAR-10 and CIFAR-100 archives, python or binary, as .tar.gz or extracted, without running their code.
+"""CIFAR-10 and CIFAR-100: the archives, python or binary, as .tar.gz or extracted.
 
-A file on disk is not to be trusted. Nothing is extracted (train/tarball.py): wanted members are read where they lie in
-memory, up to a cap, after gzip's checksum has been verified. No pickle is run (train/pickles.py): its opcodes are
-interpreted within bounds, and no NumPy code ever sees the pickled state.
-
-The published archives and files are recognised by their digests. Whatever else has the same format is read by the
-same rules, with a note: own data sets in this format are welcome.
+A file on disk is not to be trusted. Nothing is extracted (tarball.py), and nothing of a pickle is run (pickles.py).
+The published archives and files are recognised by their digests. Other files of the same format are read by the same
+rules, with a note: own data sets in this format are welcome.
 
 Layout of a record, after its label (CIFAR-10) or its coarse and fine labels (CIFAR-100): 3072 bytes, the red, the
 green and the blue plane of 32 rows of 32 pixels.  Source: https://www.cs.toronto.edu/~kriz/cifar.html
@@ -17,18 +14,22 @@ import hashlib
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from errno import ENAMETOOLONG
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from alpha.errors import DataError
-from train import pickles, tarball
-from train.meanwhile import Meanwhile
-from train.tarball import MAX_BYTES, damaged
+from alpha.core.errors import DataError, message
+from alpha.data.public import pickles, tarball
+from alpha.data.public.fetch import DOWNLOAD_DIR, File, fetch
+from alpha.data.public.tarball import damaged
+from alpha.data.sets import Dataset, register_dataset
 
+URLS = ("https://www.cs.toronto.edu/~kriz/",)
 PIXELS = 3 * 32 * 32
-MAX_NAMES = 1 << 16  # bytes of the file with the names of the classes; a published one has 3 kB
+MAX_BYTES = 3 << 27     # of an archive, packed and unpacked: twice as many as the published ones have
+MAX_NAMES = 1 << 16     # bytes of the file with the names of the classes; a published one has 3 kB
 
 Blob = bytes | memoryview
 Arrays = tuple[np.ndarray, np.ndarray]  # images and labels
@@ -87,14 +88,9 @@ FORMS = {
 }
 
 
-class Cifar(NamedTuple):
-    """Images of shape (N, 32, 32, 3), NHWC, uint8; labels of shape (N,), int64; names of the classes."""
-
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    classes: tuple[str, ...]
+# Mean and standard deviation over all training pixels of each channel, in units of 255.
+STATISTICS = {"cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+              "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))}
 
 
 def find(name: str, path: Path) -> Path | None:
@@ -110,7 +106,7 @@ def find(name: str, path: Path) -> Path | None:
     return None
 
 
-def read(name: str, path: Path) -> Cifar:
+def read(name: str, path: Path) -> Dataset:
     """Reads the archive or the extracted folder at `path`.
 
     Args:
@@ -126,24 +122,23 @@ def read(name: str, path: Path) -> Cifar:
         files: Mapping[str, Blob] = _read_folder(path, form)
         published = all(_digest(len(known), files[file]) == known for file, known in zip(form.files, form.digests))
     else:
-        wanted = {file for form in FORMS[name] for file in form.files}
-        check = Meanwhile(_is_published, name, path)
-        try:
-            files = tarball.read(path, wanted, MAX_BYTES)
-        except (DataError, OSError):
-            check.result()  # which says more of a copy with wrong bytes
-            raise
-        published = check.result()
+        nbytes = path.stat().st_size
+        if nbytes > MAX_BYTES:
+            raise damaged(path, f"{nbytes} bytes, at most {MAX_BYTES} are read")
+        packed = path.read_bytes()
+        published = _is_published(name, path, packed)
+        files = tarball.read(path, packed, {file for form in FORMS[name] for file in form.files}, MAX_BYTES)
         form = _form_of(name, files)
         for file in set(form.files).difference(files):
             raise damaged(path, f"has no {file}, one of the {len(form.files)} files of {form.archive}",
-                           "pass --dataset and --data-dir that belong together", found=sorted(files))
-    parts = [_read_part(form, files, path, part) for part in (form.train, (form.test,))]
+                          "pass --dataset and --data-dir that belong together", found=sorted(files))
+    train, test = (_read_part(form, files, path, part) for part in (form.train, (form.test,)))
     classes = _read_names(form, files[form.names], path / form.names)
     if not published:
         print(f"note: {path} is not the published {form.archive}; it is read as a data set of your own: "
-              f"{len(parts[0][1])} training and {len(parts[1][1])} test images", file=sys.stderr)
-    return Cifar(*parts[0], *parts[1], classes)
+              f"{len(train[1])} training and {len(test[1])} test images", file=sys.stderr)
+    mean, std = (np.array(values, np.float32) for values in STATISTICS[name])
+    return Dataset(name, classes, mean, std, *train, *test)
 
 
 def _form_of(name: str, files: Collection[str]) -> Form:
@@ -167,18 +162,13 @@ def _read_folder(path: Path, form: Form) -> dict[str, Blob]:
     return files
 
 
-def _is_published(name: str, path: Path) -> bool:
-    digest, nbytes = hashlib.sha256(), path.stat().st_size
-    if nbytes > MAX_BYTES:  # hashing it would take long for nothing
-        return False
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
+def _is_published(name: str, path: Path, packed: bytes) -> bool:
+    digest = _digest(64, packed)
     for form in FORMS[name]:
-        if digest.hexdigest() == form.sha256:
+        if digest == form.sha256:
             return True
-        if nbytes == form.nbytes:  # nobody's own archive has this very size: it is a copy with wrong bytes
-            raise damaged(path, f"SHA-256 is {digest.hexdigest()}, {form.archive} has {form.sha256}", nbytes=nbytes)
+        if len(packed) == form.nbytes:  # nobody's own archive has this very size: it is a copy with wrong bytes
+            raise damaged(path, f"SHA-256 is {digest}, {form.archive} has {form.sha256}", nbytes=len(packed))
     return False
 
 
@@ -256,8 +246,47 @@ def _entry(batch: object, key: str, types: tuple[type, ...], path: Path) -> Any:
 
 def _unpickle(blob: Blob, path: Path) -> object:
     try:
-        return pickles.load(blob)
+        return pickles.load(bytes(blob))
     except pickles.PickleError as error:
-        raise damaged(path, f"is not a pickle of arrays, numbers and names alone: {error}",
+        raise damaged(path, f"is not a pickle of arrays, numbers and texts alone: {error}",
                       "use a copy from a source that you trust, the binary archive, or pickle protocol 2 to 4"
                       ) from error
+
+
+# ---- by name ---------------------------------------------------------------------------------------------------------
+
+
+def _load(name: str, data_dir: Path | None, download: bool) -> Dataset:
+    try:
+        return read(name, _place(name, data_dir, download))
+    except OSError as error:
+        raise DataError(message(name, f"{error.filename} cannot be read: {error.strerror}",
+                                "shorten the path" if error.errno == ENAMETOOLONG else
+                                "make the files readable for this user")) from error
+
+
+def _place(name: str, data_dir: Path | None, download: bool) -> Path:
+    if data_dir is not None and not data_dir.exists():
+        raise DataError(message(name, f"--data-dir {data_dir} does not exist",
+                                f"correct the path, or leave --data-dir out to use {DOWNLOAD_DIR}"))
+    place, forms = find(name, data_dir or DOWNLOAD_DIR), FORMS[name]
+    if place is not None:
+        return place
+    if data_dir is None and download:
+        file = File(forms[0].archive, tuple(url + forms[0].archive for url in URLS), forms[0].sha256)
+        return fetch(name, file, DOWNLOAD_DIR)
+    raise DataError(message(name, f"{data_dir or DOWNLOAD_DIR} holds none of its archives or folders",
+                            f"put {forms[0].archive} there, or point --data-dir at it",
+                            looked_for=[form.archive for form in forms] + [form.folder for form in forms]))
+
+
+@register_dataset(augment="crop,flip")
+def cifar10(data_dir: Path | None, download: bool) -> Dataset:
+    """50,000 + 10,000 colour photographs of ten kinds of things, 32x32."""
+    return _load("cifar10", data_dir, download)
+
+
+@register_dataset(augment="crop,flip")
+def cifar100(data_dir: Path | None, download: bool) -> Dataset:
+    """50,000 + 10,000 colour photographs of a hundred kinds of things, 32x32."""
+    return _load("cifar100", data_dir, download)

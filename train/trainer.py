@@ -1,4 +1,4 @@
-"""A run of the training program: alpha.training's Trainer, made of the settings, and its way to disk and back.
+"""The trainer of a run: alpha.training's Trainer, made of the settings, and its way to disk and back.
 
     last.safetensors    the run after its latest epoch, or where a signal stopped it
     best.safetensors    the run after the epoch whose weights did best on the validation images
@@ -15,30 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import alpha
-from alpha import Tensor, checkpoint, models, optim, random
+from alpha import Tensor, checkpoint, models, optim, random, training
 from alpha.core.device import get_backend
 from alpha.core.precision import MODES
 from alpha.data import Augment, Dataset, Images, steps_per_epoch
 from alpha.errors import AnomalyError, CheckpointError, ConfigError, DeviceError, message
 from alpha.optim.schedule import Schedule
-from alpha.training import Trainer, accuracy, registries
+from alpha.training import accuracy, registries
+from alpha.training.averages import average_of
 from alpha.training.contents import KEY, contents, with_metrics
 from alpha.training.parts import scaled_groups, to_freeze
 from alpha.training.registries import Loss, find_loss
 from alpha.training.saving import BEST, LAST, set_aside
-from train.config import Config, missing_imports
+from train.config import Config
 from train.options import options
 from train.report import ARTIFACTS, Row, write_metrics, writes
-from train.stored import Loaded, environment, progress_of, stored_progress
-from train.stored import load as load_checkpoint
+from train.stored import LATER, Loaded, check_identity, environment, find, progress_of, reached, stored_progress
 
-LATER: dict[str, Any] = {"drop_last": False, "image_size": None, "accumulate": 1, "balance": False, "model_option": "",
-                         "freeze": "", "exact_over": 0}      # what runs had before they could choose
 WEIGHTS, AVERAGE = "weights", "averaged weights"
 
 
-class Session(Trainer):
-    """A Trainer that is made of a Config and can be saved and restored.
+class Trainer(training.Trainer):
+    """A training.Trainer that is made of a Config and can be saved and restored.
 
     Args:
         config: its device is not "auto" any more.
@@ -56,13 +54,14 @@ class Session(Trainer):
         model = models.create(config.model, num_classes, **options(config, "model_option")).to(config.device)
         self.frozen = to_freeze(model, config.freeze)
         self.schedule = make_schedule(config, steps)
+        optimizer = make_optimizer(config, scaled_groups(model, options(config, "lr_scale"), self.schedule,
+                                                         self.frozen), self.schedule)
         super().__init__(
-            model, make_optimizer(config, scaled_groups(model, options(config, "lr_scale"), self.schedule, self.frozen),
-                                  self.schedule),
+            model, optimizer,
             find_loss("loss", config.loss, config.label_smoothing, options(config, "loss_option")),
             {"accuracy": accuracy}, epochs=config.epochs, accumulate=config.accumulate,
             steps_per_epoch=steps, max_steps=config.max_steps, clip=config.clip,
-            ema=optim.ExponentialMovingAverage(model, config.ema) if config.ema else None,
+            sam=config.sam, ema=average_of(model, optimizer, config.ema),
             scaler=optim.LossScaler(config.device) if MODES[config.precision].scales_loss else None)
         self.use = None if data is None else contents(
             model, shape=data.image_shape, dtype="uint8", mean=data.mean, std=data.std, classes=data.classes,
@@ -162,7 +161,7 @@ class Session(Trainer):
         Raises CheckpointError if it is of another run, or does not fit; then nothing has changed.
         """
         tensors, metadata = loaded
-        check_identity(self.config, self.identity, metadata, where)
+        check_identity(self.identity, self.config.imports, metadata, where)
         self._check_position(metadata["progress"], where)
         theirs, ours = (None if use is None else use["classes"] for use in (metadata.get(KEY), self.use))
         if theirs is not None and ours is not None and theirs != ours:
@@ -189,7 +188,7 @@ class Session(Trainer):
         """Takes the weights alone, those of the moving average if there is one.  Raises CheckpointError."""
         tensors, metadata = loaded
         names = ("model", "num_classes")
-        check_identity(self.config, {name: self.identity[name] for name in names}, metadata, where)
+        check_identity({name: self.identity[name] for name in names}, self.config.imports, metadata, where)
         averaged = _without("ema/", tensors)
         self.model.load_state_dict(averaged or _without("model/", tensors))
         self.tested = AVERAGE if averaged else WEIGHTS
@@ -224,69 +223,6 @@ def identity_of(config: Config) -> dict[str, Any]:
              "balance": config.balance, "model_option": " ".join(config.model_option),
              "freeze": " ".join(config.freeze)}
     return {**found, **{name: value for name, value in later.items() if value != LATER[name]}}
-
-
-def check_identity(config: Config, ours: dict[str, Any], metadata: dict[str, Any], where: Path) -> None:
-    """Raises CheckpointError where a checkpoint is of a run with another identity.
-
-    Args:
-        ours: what is looked at, by name.
-        metadata: of the checkpoint at `where`.
-    """
-    theirs = {**LATER, **metadata["identity"]}
-    ours = ours if "seed" not in ours else {**LATER, **ours}
-    differ = [name for name, value in ours.items() if theirs.get(name) != value]
-    if not differ:
-        return
-    both = "; ".join(f"{name} is {theirs.get(name)!r} there, {ours[name]!r} here" for name in differ)
-    flags = " ".join(f"--{'' if theirs[n] else 'no-'}{n.replace('_', '-')}" if isinstance(theirs.get(n), bool) else
-                     f"--{n.replace('_', '-')} {theirs.get(n)}" for n in differ if n in config.to_dict())
-    flags += missing_imports(metadata["config"], config.imports)
-    fix = f"continue it with {flags}" if flags else "point --data-dir at the images of that run"
-    raise CheckpointError(message("resume", f"{where} is of another run: {both}",
-                                  f"{fix}, or start a new run in another directory: --output DIR"))
-
-
-def find(place: Path, name: str, accept: Callable[[dict[str, Any]], bool] = lambda metadata: True
-         ) -> tuple[Loaded, Path] | None:
-    """Returns the newest checkpoint `name` in a directory that is intact and accepted by its metadata, and its path.
-
-    A damaged one is passed over with a notice; None where nothing is left.
-    """
-    for path in (place / name, checkpoint.previous(place / name)):
-        if not path.exists():
-            continue
-        try:
-            loaded = load_checkpoint(path)
-        except CheckpointError as error:
-            print(f"notice: passed over. {error}".partition("\n")[0], flush=True)
-            continue
-        if accept(loaded[1]):
-            return loaded, path
-    return None
-
-
-def reached(metadata: dict[str, Any], row: Row | None) -> bool:
-    """Tells whether a checkpoint is of the step at which the row was recorded."""
-    return row is not None and metadata["progress"]["step"] == row["step"]
-
-
-def find_for(config: Config) -> tuple[Loaded, Path] | None:
-    """Returns what --resume asks for and its path; None for "auto" in a directory without a checkpoint.
-
-    Raises CheckpointError if it is damaged or not there.
-    """
-    if config.resume == "auto":
-        newest = Path(config.output) / LAST
-        found = find(newest.parent, LAST)
-        if found is None and (newest.exists() or checkpoint.previous(newest).exists()):
-            raise CheckpointError(message("resume", f"neither {newest} nor {checkpoint.previous(newest)} is intact",
-                                          "start again without --resume: the old files are moved aside"))
-        return found
-    path = Path(str(config.resume))
-    if path.is_dir():
-        path /= LAST
-    return load_checkpoint(path), path
 
 
 def put_aside(output: Path) -> None:
