@@ -114,7 +114,9 @@ def _match(where: str, changed: str, params: Sequence[Tensor], lists: Mapping[st
 
 @made_of(rules.SGD)
 class sgd_step:
-    """Stochastic gradient descent, as PyTorch has it: alpha.optim.SGD has the equations.
+    """Stochastic gradient descent, as PyTorch has it.
+
+    alpha.optim.SGD has the equations.
 
     Args:
         params, grads: w and g.
@@ -131,7 +133,9 @@ class sgd_step:
 
 @made_of(rules.ADAM)
 class adam_step:
-    """Adam, AdamW (decoupled) and AMSGrad (with vmax): alpha.optim.Adam has the equations.
+    """Adam, AdamW (decoupled) and AMSGrad (with vmax).
+
+    alpha.optim.Adam has the equations.
 
     Args:
         params, grads, m, v: see there.
@@ -151,7 +155,9 @@ class adam_step:
 
 @made_of(rules.RMSPROP)
 class rmsprop_step:
-    """RMSprop, plain or centered (with a), with or without momentum: alpha.optim.RMSprop has the equations.
+    """RMSprop, plain or centered (with a), with or without momentum.
+
+    alpha.optim.RMSprop has the equations.
 
     Args:
         params, grads, v: see there.
@@ -171,7 +177,9 @@ class rmsprop_step:
 
 @made_of(rules.ADAMAX)
 class adamax_step:
-    """Adamax: Adam with the largest gradient so far, decaying: alpha.optim.Adamax has the equations.
+    """Adamax: Adam with the largest gradient so far, decaying, instead of the root mean square.
+
+    alpha.optim.Adamax has the equations.
 
     Args:
         params, grads, m, u: see there.
@@ -189,7 +197,9 @@ class adamax_step:
 
 @made_of(rules.RADAM)
 class radam_step:
-    """Rectified Adam: momentum until the variance of the adaptive rate is bounded: alpha.optim.RAdam has the equations.
+    """Rectified Adam: plain momentum until the variance of the adaptive rate is bounded, then Adam times r.
+
+    alpha.optim.RAdam has the equations.
 
     Args:
         params, grads, m, v: see there.
@@ -208,7 +218,9 @@ class radam_step:
 
 @made_of(rules.ADAMOD)
 class adamod_step:
-    """AdaMod: Adam whose rate per element is bounded by its own average s: alpha.optim.AdaMod has the equations.
+    """AdaMod: Adam whose rate per element is bounded by its own exponential average s.
+
+    alpha.optim.AdaMod has the equations.
 
     Args:
         params, grads, m, v, s: see there.
