@@ -155,7 +155,7 @@ def test_tensors_that_do_not_fit_are_a_message(whole: bytes, tmp_path: Path, cap
     path = tmp_path / "forged.safetensors"
     path.write_bytes(whole)
     tensors, metadata = checkpoint.load(path)
-    for name, where in (("model/fc.weight", "TinyNet.load_state_dict"), ("optimizer/fc.weight/momentum", "SGD"),
+    for name, where in (("model/fc.weight", "TinyNet.load_state_dict"), ("optimizer/fc.weight/v", "SGD"),
                         ("ema/fc.weight", "ExponentialMovingAverage")):
         assert name in tensors
         checkpoint.save(path, {**tensors, name: np.zeros((9, 9), np.float32)}, metadata)
@@ -164,7 +164,7 @@ def test_tensors_that_do_not_fit_are_a_message(whole: bytes, tmp_path: Path, cap
         assert error.startswith(where) and "fc.weight" in error and "\nhelp: " in error
 
 
-@pytest.mark.parametrize("place", ["optimizer/fc.weight/momentum", "ema/fc.weight", "scalars", "random"])
+@pytest.mark.parametrize("place", ["optimizer/fc.weight/v", "ema/fc.weight", "scalars", "random"])
 def test_a_checkpoint_that_does_not_fit_changes_nothing(whole: bytes, tmp_path: Path, place: str) -> None:
     path = tmp_path / "forged.safetensors"
     path.write_bytes(whole)

@@ -184,8 +184,7 @@ CIRCLES = [
     {"alpha.cpu.algorithms", "alpha.cpu.algorithms.fft", "alpha.cpu.algorithms.sparse",
      "alpha.cpu.algorithms.winograd", "alpha.cpu.attention", "alpha.cpu.attention.reference", "alpha.cpu.elementwise",
      "alpha.cpu.memory",
-     "alpha.cpu.native", "alpha.cpu.native_check", "alpha.cpu.native_update", "alpha.cpu.pointwise",
-     "alpha.cpu.shape"},
+     "alpha.cpu.native", "alpha.cpu.native_check", "alpha.cpu.pointwise", "alpha.cpu.shape", "alpha.cpu.update"},
     {"alpha.inference.cpu_plan", "alpha.inference.cpu_steps"}, {"alpha.nn.contents", "alpha.nn.module"},
     {"alpha.onnx.loader", "alpha.onnx.operators"}, {"alpha.optim.optimizer", "alpha.optim.recorded"},
     {"alpha.training.callback", "alpha.training.steps", "alpha.training.trainer"}]

@@ -11,7 +11,7 @@ import pytest
 from alpha import random
 from alpha.build import compilers
 from alpha.core.config import config
-from alpha.cpu import native, native_update
+from alpha.cpu import native, update
 from alpha.ops.conv_desc import ConvDesc
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 
@@ -369,7 +369,7 @@ def test_cross_entropy_reports_the_first_bad_label(label):
 @pytest.mark.parametrize("n", [1, 37, 100_003])
 def test_sum_of_squares(rng, n):
     a, b = integers(rng, n), integers(rng, n)
-    assert native_update.sum_of_squares([a, b, a[:0]]) == float(np.vdot(a, a) + np.vdot(b, b))
+    assert update.sum_of_squares([a, b, a[:0]]) == float(np.vdot(a, a) + np.vdot(b, b))
 
 
 # ---- random numbers

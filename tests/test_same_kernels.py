@@ -27,7 +27,7 @@ def test_launches_are_those_of_the_steps_each_time_the_same() -> None:
     assert [line for line in lines if line.startswith("--")] == ["-- lenet5:bf16:16", "-- lenet5:fp32:16"]
     of = lines.index("-- lenet5:fp32:16")
     assert any("conv_" in line for line in lines[:of]) and lines[1:of] != lines[of + 1:]
-    assert any(line.startswith("update.cu") for line in lines[of:])
+    assert any(line.startswith("rules") for line in lines[of:])
     assert run("launches", "sm_90a", "lenet5:bf16:16") == lines[:of]
 
 

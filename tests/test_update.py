@@ -155,10 +155,10 @@ def w(*shapes):
     return [alpha.tensor(np.ones(s, np.float32)) for s in shapes]
 
 
-STATES = {"sgd_step": ["momenta"], "adam_step": ["m", "v", "vmax"],
-          "rmsprop_step": ["square_avg", "grad_avg", "momenta"], "adamax_step": ["m", "u"],
+STATES = {"sgd_step": ["v"], "adam_step": ["m", "v", "vmax"],
+          "rmsprop_step": ["v", "a", "b"], "adamax_step": ["m", "u"],
           "radam_step": ["m", "v"], "adamod_step": ["m", "v", "s"]}
-ATTRS = {name: dict(lr=0.1, **({"momentum": 0.9} if "momenta" in states else {"step": 1}))
+ATTRS = {name: dict(lr=0.1, **({"momentum": 0.9} if name in ("sgd_step", "rmsprop_step") else {"step": 1}))
          for name, states in STATES.items()}
 
 
@@ -191,11 +191,11 @@ def test_lists_that_do_not_match_are_refused(name, wrong):
 
 
 def test_only_lists_of_unwanted_variants_may_be_empty():
-    with pytest.raises(ShapeError, match="momenta has 0 tensors, params has 1"):
+    with pytest.raises(ShapeError, match="v has 0 tensors, params has 1"):
         update.sgd_step(w((2,)), w((2,)), [], lr=0.1, momentum=0.9)
     with pytest.raises(ShapeError, match="v has 0 tensors, params has 1"):
         update.adam_step(w((2,)), w((2,)), w((2,)), [], [], lr=0.1, step=1)
-    with pytest.raises(ShapeError, match="averages has 2 tensors, params has 1"):
+    with pytest.raises(ShapeError, match="params has 1 tensors, averages has 2"):
         update.ema_step(w((2,), (2,)), w((2,)), decay=0.5)
     with pytest.raises(DTypeError, match="float32 and float64"):
         update.sgd_step(w((2,)), [alpha.tensor(np.ones(2))], [], lr=0.1)

@@ -43,7 +43,7 @@ class Device(Protocol):
         """Does the work that the first op would wait for, once: loads the kernels of the CPU, and compiles them."""
 
     def by_equation(self, op: Any) -> None:
-        """Gives an op with an equation an implementation, where this kind of device makes kernels of equations."""
+        """Gives an op with an equation or a rule an implementation, where this kind of device makes kernels of them."""
 
     def from_numpy(self, a: np.ndarray, device: str) -> Array:
         """Returns a new array with the elements of `a`."""

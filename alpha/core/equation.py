@@ -63,54 +63,35 @@ class Code(NamedTuple):
     conditions: frozenset[str]
 
 
-class Equation:
-    """A checked equation.  `names` has the args that it reads, then the attributes, in the order of the op."""
+class Expressions:
+    """Expressions of a text, checked: as C for compilers, and as NumPy computes them.  `where`: whose they are."""
 
-    def __init__(self, where: str, text: str, args: Sequence[str], attrs: Sequence[str] = ()) -> None:
-        """Raises ConfigError: the text is no equation of these names."""
-        self.where, self.text, self.args, self.attrs = where, text, tuple(args), tuple(attrs)
+    where: str
+    text: str
+    help = "write one expression of the op's args, attributes and numbers"
+
+    def parsed(self) -> list[ast.stmt]:
+        """Returns the statements of the text.  Raises ConfigError."""
         try:
-            *named, last = ast.parse(text).body
+            return ast.parse(self.text).body
         except (SyntaxError, ValueError) as error:
-            raise self._refused("it is no expression of Python") from error
-        if not isinstance(last, ast.Expr) or not all(
-                isinstance(n, ast.Assign) and len(n.targets) == 1 and isinstance(n.targets[0], ast.Name)
-                for n in named):
-            raise self._refused("it is not `name = expression; ...; expression`")
-        self._named: list[tuple[str, ast.expr]] = [(n.targets[0].id, n.value) for n in named]  # type: ignore[attr-defined]
-        self._last = last.value
-        self.code = self._written()
+            raise self.refused("it is no expression of Python") from error
 
-    def _refused(self, what: str) -> ConfigError:
+    def refused(self, what: str) -> ConfigError:
         return ConfigError(message(self.where, f"its equation {self.text!r} cannot be compiled: {what}",
-                                   "write one expression of the op's args, attributes and numbers; functions: "
-                                   + " ".join(FUNCTIONS)))
+                                   f"{self.help}; functions: {' '.join(FUNCTIONS)}"))
 
-    # ---- for compilers -----------------------------------------------------------------------------------------------
-
-    def _written(self) -> Code:
-        kinds: dict[str, bool | None] = dict.fromkeys(self.args)   # whether a name is a condition
-        kinds |= dict.fromkeys(self.attrs, False)
-        statements = []
-        for name, value in self._named:
-            if name in kinds:
-                raise self._refused(f"{name} has two meanings")
-            text, kinds[name] = self._c(value, kinds, None)
-            statements.append(f"const auto {name}_ = {text};")
-        result, condition = self._c(self._last, kinds, None)
-        return Code(statements, result, condition, frozenset(a for a in self.args if kinds[a]))
-
-    def _c(self, e: ast.expr, kinds: dict[str, bool | None], wanted: bool | None) -> tuple[str, bool]:
+    def c_of(self, e: ast.expr, kinds: dict[str, bool | None], wanted: bool | None) -> tuple[str, bool]:
         """Returns an expression in C, and whether it is a condition, which it has to be where `wanted` says so."""
         text, condition = self._either(e, kinds, wanted)
         if wanted is not None and condition is not wanted:
-            raise self._refused(f"{ast.unparse(e)} is {'a condition' if condition else 'a number'}, "
-                                f"{'a condition' if wanted else 'a number'} is needed")
+            raise self.refused(f"{ast.unparse(e)} is {'a condition' if condition else 'a number'}, "
+                               f"{'a condition' if wanted else 'a number'} is needed")
         return text, condition
 
     def _either(self, e: ast.expr, kinds: dict[str, bool | None], wanted: bool | None) -> tuple[str, bool]:
         def part(x: ast.expr, condition: bool = False) -> str:
-            return self._c(x, kinds, condition)[0]
+            return self.c_of(x, kinds, condition)[0]
 
         match e:
             case ast.Constant(value=bool()):
@@ -137,7 +118,67 @@ class Equation:
             case ast.Call(func=ast.Name(id=name), args=operands, keywords=[]) if name in FUNCTIONS:
                 if len(operands) == FUNCTIONS[name][0]:
                     return f"{'absolute' if name == 'abs' else name}({', '.join([part(x) for x in operands])})", False
-        raise self._refused(f"{ast.unparse(e)!r} is unknown")
+        raise self.refused(f"{ast.unparse(e)!r} is unknown")
+
+    def value_of(self, e: ast.expr, known: Mapping[str, Any]) -> Any:
+        """Returns the value of an expression by NumPy.  Both sides of a condition of arrays are computed."""
+        match e:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name):
+                return known[name]
+            case ast.UnaryOp(op=op, operand=x):
+                value = self.value_of(x, known)
+                return np.negative(value) if isinstance(op, ast.USub) else np.logical_not(value)
+            case ast.BinOp(left=a, op=op, right=b):
+                return _ARITHMETIC[type(op)][1](self.value_of(a, known), self.value_of(b, known))
+            case ast.BoolOp(op=op, values=values):
+                return reduce(_LOGIC[type(op)][1], [self.value_of(x, known) for x in values])
+            case ast.Compare(left=a, ops=signs, comparators=others):
+                terms = [self.value_of(x, known) for x in (a, *others)]
+                return reduce(np.logical_and, [_COMPARISONS[type(s)][1](x, y)
+                                               for x, s, y in zip(terms, signs, terms[1:])])
+            case ast.IfExp(test=test, body=a, orelse=b):
+                return _where(*[self.value_of(x, known) for x in (test, a, b)])
+            case ast.Call(func=ast.Name(id=name), args=operands):
+                return FUNCTIONS[name][1](*[self.value_of(x, known) for x in operands])
+        raise AssertionError("checked when it was made")
+
+
+def assigned(statement: ast.stmt) -> str:
+    """Returns the one name that a statement assigns an expression to, or ""."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return name
+    return ""
+
+
+class Equation(Expressions):
+    """A checked equation.  `names` are what it reads: args first, then attributes, in the order of the op."""
+
+    def __init__(self, where: str, text: str, args: Sequence[str], attrs: Sequence[str] = ()) -> None:
+        """Raises ConfigError: the text is no equation of these names."""
+        self.where, self.text, self.args, self.attrs = where, text, tuple(args), tuple(attrs)
+        *named, last = self.parsed() or [ast.Pass()]
+        if not isinstance(last, ast.Expr) or not all(map(assigned, named)):
+            raise self.refused("it is not `name = expression; ...; expression`")
+        self._named: list[tuple[str, ast.expr]] = [(assigned(n), n.value) for n in named]  # type: ignore[attr-defined]
+        self._last = last.value
+        self.code = self._written()
+
+    # ---- for compilers -----------------------------------------------------------------------------------------------
+
+    def _written(self) -> Code:
+        kinds: dict[str, bool | None] = dict.fromkeys(self.args)   # whether a name is a condition
+        kinds |= dict.fromkeys(self.attrs, False)
+        statements = []
+        for name, value in self._named:
+            if name in kinds:
+                raise self.refused(f"{name} has two meanings")
+            text, kinds[name] = self.c_of(value, kinds, None)
+            statements.append(f"const auto {name}_ = {text};")
+        result, condition = self.c_of(self._last, kinds, None)
+        return Code(statements, result, condition, frozenset(a for a in self.args if kinds[a]))
 
     def function(self, name: str, qualifiers: str = "") -> str:
         """Returns a C function of one line that computes the equation of floats (bools for conditions) as `number`s."""
@@ -153,8 +194,8 @@ class Equation:
         known = dict(values)
         with np.errstate(all="ignore"):
             for name, value in self._named:
-                known[name] = self._value(value, known)
-            return np.asarray(self._value(self._last, known))
+                known[name] = self.value_of(value, known)
+            return np.asarray(self.value_of(self._last, known))
 
     def shrinks(self, numbers: tuple[float, ...]) -> bool:
         """Tells whether no result of its only arg is larger than that, as far as samples show.
@@ -162,29 +203,6 @@ class Equation:
         numbers: the attributes.
         """
         return len(self.args) == 1 and not self.code.is_condition and _shrinks(self, numbers)
-
-    def _value(self, e: ast.expr, known: dict[str, Any]) -> Any:
-        match e:
-            case ast.Constant(value=value):
-                return value
-            case ast.Name(id=name):
-                return known[name]
-            case ast.UnaryOp(op=op, operand=x):
-                value = self._value(x, known)
-                return np.negative(value) if isinstance(op, ast.USub) else np.logical_not(value)
-            case ast.BinOp(left=a, op=op, right=b):
-                return _ARITHMETIC[type(op)][1](self._value(a, known), self._value(b, known))
-            case ast.BoolOp(op=op, values=values):
-                return reduce(_LOGIC[type(op)][1], [self._value(x, known) for x in values])
-            case ast.Compare(left=a, ops=signs, comparators=others):
-                terms = [self._value(x, known) for x in (a, *others)]
-                return reduce(np.logical_and, [_COMPARISONS[type(s)][1](x, y)
-                                               for x, s, y in zip(terms, signs, terms[1:])])
-            case ast.IfExp(test=test, body=a, orelse=b):
-                return _where(*[self._value(x, known) for x in (test, a, b)])
-            case ast.Call(func=ast.Name(id=name), args=operands):
-                return FUNCTIONS[name][1](*[self._value(x, known) for x in operands])
-        raise AssertionError("checked when it was made")
 
 
 @lru_cache(maxsize=256)

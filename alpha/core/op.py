@@ -37,6 +37,7 @@ Results:
     gives     class of the results: Tensor (default), or a class of alpha.core.views that refuses wrong uses
     moves     True: the outputs live on the device named by the attribute `device`
     equation  of a pointwise op: every device's kernel is made from it, see alpha.core.equation
+    rule      of the step of an optimizer: the same, see alpha.ops.update.rule
 
 Gradient:
     saves     the args and outs that the gradients read; everything else is freed
@@ -83,7 +84,7 @@ __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 
 GROUPS = {  # the vocabulary of an op's class
     "inputs": ("args", "dtypes", "mixed", "parameters", "follows", "scalars", "canon", "named", "presets"),
-    "results": ("shape", "by_value", "outs", "returns", "mutates", "gives", "moves", "equation"),
+    "results": ("shape", "by_value", "outs", "returns", "mutates", "gives", "moves", "equation", "rule"),
     "gradient": ("saves", "spares", "adds", "vjp"),
     "hints": ("label", "batched", "cheap", "again", "flops")}
 KEYS = [key for keys in GROUPS.values() for key in keys]
@@ -116,7 +117,7 @@ class Op(Signature):
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
     __slots__ = ("adds", "again", "batched", "cheap", "checked", "compute", "differentiable", "equation", "flops",
                  "foreign", "give", "gives", "impls", "in_order", "looked_at", "moves", "mutates", "outs", "own",
-                 "returned", "saved_args", "saved_outs", "settled", "single", "spares", "steady", "vjp",
+                 "returned", "rule", "saved_args", "saved_outs", "settled", "single", "spares", "steady", "vjp",
                  "vjp_of", "written")
 
     def __init__(self, cls: type) -> None:
@@ -134,7 +135,8 @@ class Op(Signature):
         self.own = _ours(cls.__module__)  # one of alpha's
         self.checked = not self.own       # whether to look at results of implementations
         # Whether to see that implementations change and return none of the args: kernels made of an equation do not.
-        self.foreign = not self.own and not body.get("equation")
+        self.rule = body.get("rule")
+        self.foreign = not (self.own or body.get("equation") or self.rule)
         self.vjp: Callable[..., Sequence[Any]] | None = body.get("vjp")
         self.vjp_of = {a.name: body[f"vjp_{a.name}"] for a in self.args if f"vjp_{a.name}" in body}
         self.in_order = tuple([self.vjp_of.get(a.name) for a in self.args])
@@ -236,7 +238,7 @@ class Op(Signature):
 
     def _find(self, device: str) -> Callable[..., Any]:
         kind, backend = device_type(device), get_backend(device)
-        if kind not in self.impls and self.equation:
+        if kind not in self.impls and (self.equation or self.rule):
             backend.by_equation(self)
         if kind not in self.impls:
             raise DeviceError(message(self.name, f"it has no {kind} implementation; it has {sorted(self.impls)}",

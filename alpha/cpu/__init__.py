@@ -32,7 +32,8 @@ class CpuBackend:
 
     def by_equation(self, op: Any) -> None:
         from alpha.cpu.pointwise import by_equation
-        by_equation(op)
+        from alpha.cpu.update import by_rule
+        (by_rule if op.rule else by_equation)(op)
 
     def from_numpy(self, a: np.ndarray, device: str) -> np.ndarray:
         out = memory.empty_like(a)

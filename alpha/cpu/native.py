@@ -72,10 +72,7 @@ SIGNATURES = {
     "augment_images": "ppp ppp p llll lil", "transform_images": "pppp p lllll", "mix_images": "ppp llll",
     "pointwise": "pp pppp p",
     "sum_of_squares": "ppl -> d",
-    "sgd_step": "ppp pl ffff ii",
-    "adam_step": "ppppp pl ff ddf ff",
-    "rmsprop_step": "pppp pl fdfff",
-    "adamax_step": "pppp pl fdfff",
+    "update_lists": "pp lll pf",
     "random_bits": "quq pl",
     "dropout": "ppl ff quq",
     "attention_fwd": "p ppp pp pp fff quq", "attention_bwd": "p pppp pp pp ppp fff quq",
@@ -137,9 +134,10 @@ def usable(*arrays: Array | None) -> bool:
 
 def _load() -> ctypes.CDLL:
     """Builds and loads the kernels, those of equations too, and declares the signatures."""
-    from alpha.cpu.pointwise import own, write_source  # imports this module
+    from alpha.cpu.pointwise import own, write_source  # import this module
+    from alpha.cpu.update import write_sources
 
-    lib = load_library("cpu", [*sorted(KERNELS.rglob("*.cpp")), write_source(own())])
+    lib = load_library("cpu", [*sorted(KERNELS.rglob("*.cpp")), write_source(own()), *write_sources()])
     for name, signature in SIGNATURES.items():
         arguments, _, result = signature.partition("->")
         function = getattr(lib, name)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from alpha.core.errors import CompileError, message
-from alpha.cpu import native, native_update, pointwise, shape
+from alpha.cpu import native, pointwise, shape, update
 from alpha.cpu.half import quiet
 from alpha.ops.algorithms.family import Way
 from alpha.ops.attention.desc import describe
 from alpha.ops.conv_desc import ConvDesc
+from alpha.ops.update import rules
 
 SEED, STREAM, OFFSET = 7, 1, 3
 # The first words of that stream from OFFSET on, by Philox4x32-10.
@@ -120,7 +121,7 @@ def _reduce(rng: np.random.Generator) -> None:
     native.sum_middle(x, wide, 3, 90, 5)
     _require(sums, x.sum(1, dtype=np.float64))
     _require(wide, x.sum(1, dtype=np.float64))
-    _require(native_update.sum_of_squares([x, sums]), np.vdot(x, x) + np.vdot(sums, sums))
+    _require(update.sum_of_squares([x, sums]), np.vdot(x, x) + np.vdot(sums, sums))
 
 
 def _rows(rng: np.random.Generator) -> None:
@@ -212,15 +213,17 @@ def _pointwise(rng: np.random.Generator) -> None:
 
 
 def _optim(rng: np.random.Generator) -> None:
-    w, g, m, v = (_floats(rng, 37) for _ in range(4))
-    v = np.abs(v)
-    expected = w - 0.1 * (g + 0.5 * m)
-    native_update.sgd_step([w], [g], [m], lr=0.1, momentum=0.5)
-    _require(w, expected)
-    m[:] = 0
-    expected = w - 0.1 * (0.1 * g / 0.1) / (np.sqrt((0.9 * v + 0.1 * g * g) / 0.1) + 1e-8)
-    native_update.adam_step([w], [g], [m], [v], step=1, lr=0.1, beta1=0.9, beta2=0.9, eps=1e-8)
-    _require(w, expected)
+    """Every rule, by NumPy; lists of an odd size, positive, as states that are averages of squares."""
+    for rule in rules.RULES:
+        for variant in rule.variants():
+            lists = [[np.abs(_floats(rng, 37)) + 0.1] for _ in variant.lists]
+            settings = {name: 0.25 + 0.03 * k for k, name in enumerate(rule.settings)} | {"step": 9}
+            numbers = variant.numbers(settings)
+            expected = [[a.copy() for a in arrays] for arrays in lists]
+            update.computed(variant, expected, numbers, 0.5)
+            update.compiled(variant, lists, numbers, 0.5)
+            for got, right in zip(lists, expected):
+                _require(got[0], right[0])
 
 
 def _random(rng: np.random.Generator) -> None:

@@ -48,14 +48,21 @@ def own() -> list[Op]:
 
 
 def write_source(ops: Iterable[Op]) -> Path:
-    """Returns a C++ file with the kernels of the ops, which includes nothing of alpha's; it is named by what it has."""
-    lines = ["#if defined(__clang__)", "#pragma clang fp contract(off)", "#else",
-             '#pragma GCC optimize("fp-contract=off")', "#endif"]
+    """Returns a C++ file with the kernels of the ops."""
+    return source_of("equations", [_kernel_text(op) for op in ops])
+
+
+def source_of(name: str, kernels: Iterable[str], contracted: bool = False) -> Path:
+    """Returns a C++ file of kernels, which includes nothing of alpha's; it is named by what it has.
+
+    contracted: whether a product and the sum it goes into may be rounded once.
+    """
+    lines = [] if contracted else ["#if defined(__clang__)", "#pragma clang fp contract(off)", "#else",
+                                   '#pragma GCC optimize("fp-contract=off")', "#endif"]
     for header in HEADERS:
         text = (native.KERNELS / header).read_text().splitlines()
         lines += [line for line in text if not line.startswith(("#pragma once", '#include "'))]
-    text = "\n".join([*lines, *[_kernel_text(op) for op in ops], ""])
-    return written("equations", text, ".cpp")
+    return written(name, "\n".join([*lines, *kernels, ""]), ".cpp")
 
 
 def _kernel_text(op: Op) -> str:

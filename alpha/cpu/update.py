@@ -1,223 +1,159 @@
-"""Optimizer steps: the compiled kernels where they can be used, else NumPy in place with a few scratch arrays."""
+"""Steps of optimizers on the CPU: a compiled kernel for each rule (alpha.ops.update.rule), and NumPy, the oracle.
+
+kernels/update.cpp runs a kernel over all parameters of a step in one call. The kernels of alpha's own rules are two
+sources, compiled with the others (alpha.cpu.native): in one of them the compiler may contract products and sums. A rule
+of yours gets a library of its own when it is first used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+import ctypes
+from collections.abc import Iterator, Sequence
+from functools import cache
 from math import isfinite, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from alpha.cpu import native, native_update
-from alpha.cpu.memory import empty
+from alpha.core.op import Op
+from alpha.cpu import native
+from alpha.cpu.pointwise import source_of
 from alpha.ops import update as ops
+from alpha.ops.update import rules
+from alpha.ops.update.rule import Rule, Variant
 
 Array = np.ndarray
 Arrays = Sequence[Array]
 
-
-def _each(scratch: int, params: Arrays, *lists: Arrays) -> Iterator[tuple[Any, ...]]:
-    """Yields per parameter: it, the entry of each list (None of an empty one), and scratch arrays of its shape.
-
-    The scratch arrays of all parameters share memory.
-    """
-    largest = max([w.size for w in params])
-    buffers = [empty((largest,), params[0].dtype) for _ in range(scratch)]
-    for k, w in enumerate(params):
-        yield w, *[arrays[k] if arrays else None for arrays in lists], *[b[:w.size].reshape(w.shape) for b in buffers]
+BLOCK = 1 << 15     # elements that NumPy computes at a time
 
 
-def _decayed(g: Array, w: Array, weight_decay: float, out: Array) -> Array:
-    """Returns g + weight_decay * w, in `out` unless that is g itself."""
-    if not weight_decay:
-        return g
-    np.multiply(w, weight_decay, out=out)
-    return np.add(out, g, out=out)
+# ---- from a rule to its kernels --------------------------------------------------------------------------------------
 
 
-def _decay(g: Array, w: Array, weight_decay: float, decoupled: bool, lr: float, out: Array) -> Array:
-    """Returns d of a step with weight decay: in the gradient, or, decoupled, by shrinking w now."""
-    if not decoupled:
-        return _decayed(g, w, weight_decay, out)
-    w *= 1 - lr * weight_decay
-    return g
+def entry(variant: Variant) -> str:
+    """Returns the name of the kernel of a variant."""
+    return f"update_{variant.name}"
 
 
-def _average(a: Array, x: Array, beta: float, scratch: Array) -> None:
-    """a = beta * a + (1 - beta) * x, in place."""
-    a *= beta
-    a += np.multiply(x, 1 - beta, out=scratch)
+def write_sources() -> list[Path]:
+    """Returns C++ files with the kernels of alpha's own rules."""
+    return [_source([rule for rule in rules.RULES if rule.contracted is contracted]) for contracted in (False, True)]
 
 
-def _average_square(a: Array, x: Array, beta: float, scratch: Array) -> None:
-    """a = beta * a + (1 - beta) * x^2, in place."""
-    np.multiply(x, x, out=scratch)
-    _average(a, scratch, beta, scratch)
+def _source(of: Sequence[Rule]) -> Path:
+    return source_of("rules", [_kernel_text(v) for rule in of for v in rule.variants()], of[0].contracted)
 
 
-def _descend(w: Array, direction: Array, rate: float, scratch: Array) -> None:
-    """w = w - rate * direction, in place."""
-    w -= np.multiply(direction, rate, out=scratch)
+def _kernel_text(variant: Variant) -> str:
+    lists, read = variant.lists[:-1], variant.lists[-1]
+    return "\n".join([
+        f"// {variant.name}: {'; '.join(variant.rule.text.splitlines())}",
+        f"EXPORT void {entry(variant)}(float* const* lists, const float* numbers, int64_t n) {{",
+        *[f"  const vfloat n{k}_ = number(numbers[{k}]);  // {text}" for k, text in enumerate(variant.expressions)],
+        f"  update<{len(variant.lists)}>(lists, n, [=](vfloat (&x)[{len(variant.lists)}]) INLINED {{",
+        *[f"    vfloat {name}_ = x[{k}];" for k, name in enumerate(lists)],
+        f"    [[maybe_unused]] const vfloat {read}_ = x[{len(lists)}];",
+        *[f"    {line}" for line in variant.statements],
+        *[f"    x[{k}] = {name}_;" for k, name in enumerate(lists)], "  });", "}"])
 
 
-def _scaled(step: Callable[..., None]) -> Callable[..., None]:
-    """Gives a step float16 parameters, and its last argument: the factor of the gradients, None or an array."""
-    @wraps(step)
-    def scaled(params: Arrays, grads: Arrays, *states_factor: Any, **attrs: Any) -> None:
-        *states, factor = states_factor
-        if factor is not None and factor == 0:
+@cache
+def _kernel(variant: Variant) -> Any:
+    """Returns the kernel of a variant, as update_lists takes it.  Raises CompileError."""
+    rule = variant.rule
+    library = native.loaded() if rule in rules.RULES else native.load_library(entry(variant), [_source([rule])])
+    return ctypes.cast(getattr(library, entry(variant)), ctypes.c_void_p).value
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+
+def by_rule(op: Op) -> None:
+    """Gives an op that has a rule its implementation: compiled for float32, else NumPy's."""
+    rule, scales = op.rule, op.args[-1].optional
+    bare = [s for s in rule.states if s not in rule.optional]
+
+    @op.impl("cpu")
+    def run(params: Arrays, grads: Arrays, *rest: Any, **settings: Any) -> None:
+        states, factor = (rest[:-1], rest[-1]) if scales else (rest, None)
+        if not params or (factor is not None and factor == 0):
             return
-        if params[0].dtype == np.float16:
-            _in_float32(scaled, params, grads, states_factor, attrs)
-            return
-        if factor is not None:
-            grads = [np.multiply(g, factor, out=empty(g.shape, g.dtype), casting="same_kind") for g in grads]
-        step(params, grads, *states, **attrs)
-    return scaled
+        variant = rule.variant([s for s, arrays in zip(rule.states, states) if arrays] if rule.optional else bare)
+        lists = [params, *[arrays for arrays in states if arrays], grads]
+        _step(variant, lists, variant.numbers(settings), 1.0 if factor is None else float(factor))
 
 
-def _in_float32(step: Callable[..., None], params: Arrays, grads: Arrays, states_factor: Sequence[Any],
-                attrs: dict[str, Any]) -> None:
+def _step(variant: Variant, lists: Sequence[Arrays], numbers: tuple[float, ...], factor: float) -> None:
+    """Makes a step: `lists` are those of the variant."""
+    if lists[0][0].dtype == np.float16:
+        _in_float32(variant, lists, numbers, factor)
+    elif native.usable(*[a for arrays in lists for a in arrays]):
+        compiled(variant, lists, numbers, factor)
+    else:
+        computed(variant, lists, numbers, factor)
+
+
+def compiled(variant: Variant, lists: Sequence[Arrays], numbers: tuple[float, ...], factor: float = 1.0) -> None:
+    """Makes a step by the kernel of a variant; the arrays are contiguous float32, and the kernels are loaded."""
+    sizes = [a.size for a in lists[0]]
+    table = np.array([*sizes, *[id(a) for arrays in lists for a in arrays]], np.int64)
+    native.loaded().update_lists(_kernel(variant), native.ptr(table), len(lists), len(sizes), native.DATA,
+                                 (ctypes.c_float * len(numbers))(*numbers), factor)
+
+
+def computed(variant: Variant, lists: Sequence[Arrays], numbers: tuple[float, ...], factor: float = 1.0) -> None:
+    """Makes a step by NumPy, in the dtype of the parameters."""
+    for arrays in zip(*lists):
+        for parts in _blocks(arrays):
+            given = dict(zip(variant.lists, parts))
+            if factor != 1:
+                given[variant.lists[-1]] = parts[-1] * parts[-1].dtype.type(factor)
+            for name, value in variant.compute(given, numbers).items():
+                given[name][...] = value
+
+
+def _blocks(arrays: Arrays) -> Iterator[Arrays]:
+    """Yields the arrays of one parameter in blocks, or whole where they are not contiguous."""
+    if not all(a.flags.c_contiguous for a in arrays):
+        yield arrays
+        return
+    flat = [a.reshape(-1) for a in arrays]
+    for first in range(0, flat[0].size, BLOCK):
+        yield [a[first:first + BLOCK] for a in flat]
+
+
+def _in_float32(variant: Variant, lists: Sequence[Arrays], numbers: tuple[float, ...], factor: float) -> None:
     """Makes a step of float16 parameters with copies in float32, one parameter at a time."""
-    *states, factor = states_factor
-    for k, g in enumerate(grads):
-        mine = [arrays[k:k + 1] for arrays in (params, *states)]
-        wide = [[a.astype(np.float32, copy=False) for a in arrays] for arrays in mine]
-        step(wide[0], [g.astype(np.float32)], *wide[1:], factor, **attrs)
-        for arrays, changed in zip(mine, wide):
-            for a, b in zip(arrays, changed):
-                if a is not b:
-                    with np.errstate(over="ignore"):    # it is infinite then, as on a GPU
-                        a[...] = b
+    for arrays in zip(*lists):
+        wide = [a.astype(np.float32, copy=False) for a in arrays]
+        _step(variant, [[a] for a in wide], numbers, factor)
+        for a, b in zip(arrays[:-1], wide):
+            if a is not b:
+                with np.errstate(over="ignore"):    # it is infinite then, as on a GPU
+                    a[...] = b
 
 
-@ops.sgd_step.impl("cpu")
-@_scaled
-def sgd_step_cpu(params: Arrays, grads: Arrays, momenta: Arrays, *, lr: float, momentum: float, dampening: float,
-                 nesterov: bool, weight_decay: float, first: bool) -> None:
-    if native.usable(*params, *grads, *momenta):
-        native_update.sgd_step(params, grads, momenta if momentum else None, lr=lr, momentum=momentum,
-                               dampening=dampening, weight_decay=weight_decay, nesterov=nesterov, first_step=first)
-        return
-    for w, g, v, d, t in _each(2, params, grads, momenta):
-        direction = d = _decayed(g, w, weight_decay, d)
-        if momentum:
-            if first:
-                v[...] = d
-            else:
-                v *= momentum
-                v += np.multiply(d, 1 - dampening, out=t)
-            direction = np.add(d, np.multiply(v, momentum, out=t), out=t) if nesterov else v
-        _descend(w, direction, lr, t)
+for _op in [ops.step_of(rule) for rule in rules.RULES]:
+    by_rule(_op)
 
 
-@ops.adam_step.impl("cpu")
-@_scaled
-def adam_step_cpu(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, vmax: Arrays, *, lr: float, step: int,
-                  beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
-    if native.usable(*params, *grads, *m, *v, *vmax):
-        native_update.adam_step(params, grads, m, v, vmax or None, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps,
-                                weight_decay=weight_decay, decoupled=decoupled)
-        return
-    for w, g, mk, vk, largest, d, t in _each(2, params, grads, m, v, vmax):
-        d = _decay(g, w, weight_decay, decoupled, lr, d)
-        _average(mk, d, beta1, t)
-        _average_square(vk, d, beta2, t)
-        if largest is not None:
-            vk = np.maximum(largest, vk, out=largest)
-        np.sqrt(vk, out=t)
-        t /= sqrt(1 - beta2 ** step)
-        t += eps
-        _descend(w, np.divide(mk, t, out=t), lr / (1 - beta1 ** step), t)
+# ---- sums, and the scale of a loss -----------------------------------------------------------------------------------
 
 
-@ops.rmsprop_step.impl("cpu")
-@_scaled
-def rmsprop_step_cpu(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg: Arrays, momenta: Arrays, *, lr: float,
-                     alpha: float, eps: float, weight_decay: float, momentum: float) -> None:
-    if not grad_avg and native.usable(*params, *grads, *square_avg, *momenta):
-        native_update.rmsprop_step(params, grads, square_avg, momenta if momentum else None, lr=lr, alpha=alpha,
-                                   eps=eps, weight_decay=weight_decay, momentum=momentum)
-        return
-    for w, g, v, a, b, d, t in _each(2, params, grads, square_avg, grad_avg, momenta):
-        d = _decayed(g, w, weight_decay, d)
-        _average_square(v, d, alpha, t)
-        if a is None:
-            np.sqrt(v, out=t)
-        else:
-            _average(a, d, alpha, t)
-            np.subtract(v, np.multiply(a, a, out=t), out=t)
-            np.sqrt(np.maximum(t, 0, out=t), out=t)     # rounding may leave less than 0
-        t += eps
-        np.divide(d, t, out=t)
-        if momentum:
-            b *= momentum
-            b += t
-        _descend(w, b if momentum else t, lr, t)
-
-
-@ops.adamax_step.impl("cpu")
-@_scaled
-def adamax_step_cpu(params: Arrays, grads: Arrays, m: Arrays, u: Arrays, *, lr: float, step: int, beta1: float,
-                    beta2: float, eps: float, weight_decay: float) -> None:
-    if native.usable(*params, *grads, *m, *u):
-        native_update.adamax_step(params, grads, m, u, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps,
-                                  weight_decay=weight_decay)
-        return
-    for w, g, mk, uk, d, t in _each(2, params, grads, m, u):
-        d = _decayed(g, w, weight_decay, d)
-        _average(mk, d, beta1, t)
-        np.abs(d, out=t)
-        t += eps
-        uk *= beta2
-        np.maximum(uk, t, out=uk)
-        _descend(w, np.divide(mk, uk, out=t), lr / (1 - beta1 ** step), t)
-
-
-@ops.radam_step.impl("cpu")
-@_scaled
-def radam_step_cpu(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, *, lr: float, step: int, beta1: float,
-                   beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
-    rate, rectified = ops.radam_rate(lr, step, beta1, beta2)
-    for w, g, mk, vk, d, t in _each(2, params, grads, m, v):
-        d = _decay(g, w, weight_decay, decoupled, lr, d)
-        _average(mk, d, beta1, t)
-        _average_square(vk, d, beta2, t)
-        if rectified:
-            np.sqrt(vk, out=t)
-            t += eps
-            np.divide(mk, t, out=t)
-        _descend(w, t if rectified else mk, rate, t)
-
-
-@ops.adamod_step.impl("cpu")
-@_scaled
-def adamod_step_cpu(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, s: Arrays, *, lr: float, step: int,
-                    beta1: float, beta2: float, beta3: float, eps: float, weight_decay: float) -> None:
-    for w, g, mk, vk, sk, rate, t in _each(2, params, grads, m, v, s):
-        w *= 1 - lr * weight_decay
-        _average(mk, g, beta1, t)
-        _average_square(vk, g, beta2, t)
-        np.sqrt(np.divide(vk, 1 - beta2 ** step, out=rate), out=rate)
-        rate += eps
-        np.divide(lr, rate, out=rate)
-        _average(sk, rate, beta3, t)
-        np.minimum(rate, sk, out=rate)
-        rate *= mk
-        _descend(w, rate, 1 / (1 - beta1 ** step), t)
-
-
-@ops.ema_step.impl("cpu")
-def ema_step_cpu(averages: Arrays, params: Arrays, *, decay: float) -> None:
-    for average, w, t in _each(1, averages, params):
-        _average(average, w, decay, t)
+def sum_of_squares(arrays: Arrays) -> float:
+    """Returns the sum of the squares of all elements, made in double: the square of the gradients' norm."""
+    table = np.array([native.ptr(a).value for a in arrays], np.uintp)
+    sizes = np.array([a.size for a in arrays], np.int64)
+    total: float = native.loaded().sum_of_squares(native.ptr(table), native.ptr(sizes), len(arrays))
+    return total
 
 
 @ops.sums_of_squares.impl("cpu")
 def sums_of_squares_cpu(tensors: Arrays) -> Array:
     if native.usable(*tensors):
-        return np.array([native_update.sum_of_squares([x]) for x in tensors])
+        return np.array([sum_of_squares([x]) for x in tensors])
     return np.array([np.sum(np.square(x, dtype=np.float64)) for x in tensors])
 
 

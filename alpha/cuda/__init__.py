@@ -20,6 +20,7 @@ from alpha.cuda import families, lazy  # noqa: F401  the former binds the implem
 from alpha.cuda.ops.pointwise import convert, filled
 from alpha.cuda.ops.pointwise.chain import joined
 from alpha.cuda.ops.reduce import has_nan
+from alpha.cuda.ops.update import by_rule
 from alpha.cuda.runtime import backlog, memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, free_cached
@@ -48,7 +49,10 @@ class CudaBackend:
         """Kernels are loaded as they are needed."""
 
     def by_equation(self, op: Any) -> None:
-        joined(op, None)
+        if op.rule:
+            by_rule(op)
+        else:
+            joined(op, None)
 
     def from_numpy(self, a: np.ndarray, device: str) -> Array:
         if memory.recorder:

@@ -3,13 +3,15 @@
 import sys
 
 from alpha.interop import twins
+from alpha.ops.update.rule import Rule
 from alpha.optim import schedule
 from alpha.optim.adafactor import Adafactor
 from alpha.optim.adam import Adam, Adamax, AdaMod, AdamW, RAdam
-from alpha.optim.adan import LARS, Adan
 from alpha.optim.clip import clip_grad_norm, clip_grad_norm_, clip_grad_value, clip_grad_value_
-from alpha.optim.composed import LAMB, Adadelta, Adagrad, Composed, Lion, Lookahead, NAdam
+from alpha.optim.composed import LAMB, Composed, Lookahead
+from alpha.optim.elementwise import Adadelta, Adagrad, Adan, Lion, NAdam
 from alpha.optim.ema import ExponentialMovingAverage
+from alpha.optim.lars import LARS
 from alpha.optim.muon import Muon, MuonAdamW
 from alpha.optim.optimizer import Optimizer
 from alpha.optim.plateau import ReduceLROnPlateau
@@ -44,6 +46,7 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "ReduceLROnPlateau",
+    "Rule",
     "ScheduleFreeAdamW",
     "ScheduleFreeSGD",
     "clip_grad_norm",

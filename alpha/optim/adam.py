@@ -8,31 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from alpha import ops
 from alpha.core.device import HALF_DTYPES
 from alpha.core.errors import ConfigError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Betas, Decay, Lr, NonNegative
-from alpha.core.tensor import Tensor
-from alpha.ops import update
+from alpha.ops.update import rules
 from alpha.optim.optimizer import Optimizer, Params
 
 
-class _Adaptive(Optimizer):
-    """What all of them share: two decay rates, eps, weight decay, and the moments m and v."""
-
-    wide_states = True
-
-    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return "m", "v"
-
-    def shared(self, group: Mapping[str, Any], lr: float, step: int) -> dict[str, Any]:
-        """Returns the attributes that all update ops of this family take."""
-        return dict(lr=lr, beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"],
-                    weight_decay=group["weight_decay"], step=step)
-
-
-class Adam(_Adaptive):
+class Adam(Optimizer):
     """Adam.
 
         d = g + weight_decay * w
@@ -51,6 +35,7 @@ class Adam(_Adaptive):
     Source: Kingma and Ba, arXiv 1412.6980; amsgrad: Reddi et al., arXiv 1904.09237.
     """
 
+    rule = rules.ADAM
     decoupled = False
 
     @checked
@@ -58,16 +43,8 @@ class Adam(_Adaptive):
                  weight_decay: NonNegative = 0.0, amsgrad: bool = False) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
 
-    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("m", "v", "vmax") if group["amsgrad"] else ("m", "v")
-
-    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int, factor: Tensor | None) -> None:
-        ops.adam_step(params, grads, states["m"], states["v"], states.get("vmax", []), factor,
-                      decoupled=self.decoupled, **self.shared(group, lr, step))
-
-    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        return update.adam_numbers(decoupled=self.decoupled, **self.shared(group, lr, step))
+    def values(self, group: Mapping[str, Any], lr: float, step: int) -> dict[str, Any]:
+        return {**super().values(group, lr, step), "decoupled": self.decoupled}
 
 
 class AdamW(Adam):
@@ -86,7 +63,7 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad)
 
 
-class Adamax(_Adaptive):
+class Adamax(Optimizer):
     """Adam with the infinity norm.
 
         d = g + weight_decay * w
@@ -97,23 +74,15 @@ class Adamax(_Adaptive):
     Source: Kingma and Ba, arXiv 1412.6980, section 7.1.
     """
 
+    rule = rules.ADAMAX
+
     @checked
     def __init__(self, params: Params, lr: Lr = 2e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
                  weight_decay: NonNegative = 0.0) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
-    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return "m", "u"
 
-    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int, factor: Tensor | None) -> None:
-        ops.adamax_step(params, grads, states["m"], states["u"], factor, **self.shared(group, lr, step))
-
-    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        return update.adamax_numbers(**self.shared(group, lr, step))
-
-
-class RAdam(_Adaptive):
+class RAdam(Optimizer):
     """Adam whose adaptive step waits until the variance of its scale is bounded.
 
         d = g + weight_decay * w
@@ -126,20 +95,18 @@ class RAdam(_Adaptive):
     Source: Liu et al., arXiv 1908.03265.
     """
 
+    rule = rules.RADAM
+
     @checked
     def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
                  weight_decay: NonNegative = 0.0) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
-    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int, factor: Tensor | None) -> None:
-        ops.radam_step(params, grads, states["m"], states["v"], factor, **self.shared(group, lr, step))
-
-    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        return update.radam_numbers(**self.shared(group, lr, step))
+    def values(self, group: Mapping[str, Any], lr: float, step: int) -> dict[str, Any]:
+        return {**super().values(group, lr, step), "decoupled": False}
 
 
-class AdaMod(_Adaptive):
+class AdaMod(Optimizer):
     """Adam whose step sizes are bounded by their own running mean.
 
         w = w - lr * weight_decay * w
@@ -155,6 +122,8 @@ class AdaMod(_Adaptive):
     Source: Ding et al., arXiv 1910.12249.
     """
 
+    rule = rules.ADAMOD
+
     @checked
     def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), beta3: Decay = 0.999,
                  eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0) -> None:
@@ -166,14 +135,3 @@ class AdaMod(_Adaptive):
                 raise ConfigError(message("AdaMod", f"parameter {name} is {p.dtype}, and the first step sizes are 1 - "
                                           f"beta3={group['beta3']} of lr: less than its rounding, so it would not move",
                                           "train float32 parameters, under alpha.precision if need be, or use AdamW"))
-
-    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return "m", "v", "s"
-
-    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int, factor: Tensor | None) -> None:
-        ops.adamod_step(params, grads, states["m"], states["v"], states["s"], factor,
-                        beta3=group["beta3"], **self.shared(group, lr, step))
-
-    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        return update.adamod_numbers(beta3=group["beta3"], **self.shared(group, lr, step))

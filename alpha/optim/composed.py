@@ -1,8 +1,9 @@
-"""Optimizers whose update is written with ops, tensor by tensor: Lion, LAMB, NAdam, Adagrad, Adadelta; and Lookahead.
+"""Optimizers whose update is written with ops, tensor by tensor, as it takes norms or products: LAMB; and Lookahead.
 
-In the equations w is a parameter, g its gradient, t the number of the step, from 1, and d = g + weight_decay * w.
-A subclass of `Composed` states one such update as a function, which is all that an optimizer of one's own needs. If its
-step is to be recorded (alpha.capture), `numbers` makes what follows from lr and step, and `formula` takes that alone.
+In the equations w is a parameter, g its gradient, t the number of the step, from 1.
+A subclass of `Composed` states one such update as a function. An update that computes element by element is a rule
+instead (alpha.ops.update.rule). If the step of a function is to be recorded (alpha.capture), `numbers` makes what
+follows from lr and step, and `formula` takes that alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from alpha import ops
 from alpha.core.errors import ArgumentError, CheckpointError, GraphError, message, shown
 from alpha.core.graph import no_grad
 from alpha.core.inputs.arguments import bound_methods, checked
-from alpha.core.inputs.kinds import Betas, Count, Decay, Lr, NonNegative, Share
+from alpha.core.inputs.kinds import Betas, Count, Lr, NonNegative, Share
 from alpha.core.inputs.schema import check_names, fitted
 from alpha.core.tensor import Tensor
 from alpha.ops.update import state_dtype
@@ -58,155 +59,6 @@ class Composed(Optimizer):
             w, new = self.formula(group, p.detach().astype(dtype), g, state, lr, step)
             for target, value in ((p, w.astype(p.dtype)), *[(states[slot][k], t) for slot, t in new.items()]):
                 target.copy_(value if takes is None else ops.where(takes, value, target.detach()))
-
-
-def _decayed(group: Mapping[str, Any], w: Tensor, g: Tensor) -> Tensor:
-    return g + w * group["weight_decay"] if group["weight_decay"] else g
-
-
-class Lion(Composed):
-    """Lion: the sign of a momentum, with decoupled weight decay.
-
-        w = w - lr * weight_decay * w - lr * sign(beta1 * m + (1 - beta1) * g)
-        m = beta2 * m + (1 - beta2) * g
-    Args:
-        params: see Optimizer.
-        lr: number above 0, or a schedule; some 3 to 10 times less than AdamW's.
-        betas: in [0, 1).
-        weight_decay: at least 0; some 3 to 10 times more than AdamW's.
-    Source: Chen et al., arXiv 2302.06675.
-    """
-
-    @checked
-    def __init__(self, params: Params, lr: Lr = 1e-4, betas: Betas = (0.9, 0.99), weight_decay: NonNegative = 0.0
-                 ) -> None:
-        super().__init__(params, lr=lr, betas=betas, weight_decay=weight_decay)
-
-    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("m",)
-
-    def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
-        (beta1, beta2), m = group["betas"], state["m"]
-        shrink, rate = self.taken(group, lr, step)
-        w = w * shrink - (m * beta1 + g * (1 - beta1)).sign() * rate
-        return w, {"m": m * beta2 + g * (1 - beta2)}
-
-    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        return 1 - lr * group["weight_decay"], lr
-
-
-class NAdam(Composed):
-    """Adam with Nesterov momentum, whose decay rises with the steps.
-
-        u_t = beta1 * (1 - 0.96^(t * momentum_decay) / 2),  U_t = u_1 * ... * u_t
-        m = beta1 * m + (1 - beta1) * d;  v = beta2 * v + (1 - beta2) * d^2
-        w = w - lr * ((1 - u_t) / (1 - U_t) * d + u_(t+1) / (1 - U_(t+1)) * m) / (sqrt(v / (1 - beta2^t)) + eps)
-    Args:
-        momentum_decay: see above.
-        others: as Adam.
-    Source: Dozat, "Incorporating Nesterov momentum into Adam", 2016.
-    """
-
-    @checked
-    def __init__(self, params: Params, lr: Lr = 2e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
-                 weight_decay: NonNegative = 0.0, momentum_decay: NonNegative = 4e-3) -> None:
-        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay)
-        self._products: dict[tuple[float, float], list[float]] = {}
-
-    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return "m", "v"
-
-    @staticmethod
-    def _momentum(beta1: float, decay: float, step: int) -> float:
-        """Returns mu of a step."""
-        return beta1 * (1 - 0.5 * 0.96 ** (step * decay))
-
-    def _products_of(self, beta1: float, decay: float, step: int) -> list[float]:
-        """Returns U_0, U_1, ... up to step + 1 at least: products of mu."""
-        known = self._products.setdefault((beta1, decay), [1.0])
-        while len(known) < step + 2:
-            known.append(known[-1] * self._momentum(beta1, decay, len(known)))
-        return known
-
-    def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
-        beta1, beta2 = group["betas"]
-        mine, ahead, inverse = self.taken(group, lr, step)
-        d = _decayed(group, w, g)
-        m, v = state["m"] * beta1 + d * (1 - beta1), state["v"] * beta2 + d * d * (1 - beta2)
-        scale = (v * inverse).sqrt() + group["eps"]
-        return w - (d * mine + m * ahead) / scale, {"m": m, "v": v}
-
-    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        beta1, beta2 = group["betas"]
-        products = self._products_of(beta1, group["momentum_decay"], step)
-        mu, mu_next = (self._momentum(beta1, group["momentum_decay"], t) for t in (step, step + 1))
-        return (lr * (1 - mu) / (1 - products[step]), lr * mu_next / (1 - products[step + 1]),
-                1 / (1 - beta2 ** step))
-
-
-class Adagrad(Composed):
-    """Adagrad: steps scaled by all gradients so far.
-
-        s = s + d^2;  w = w - lr / (1 + (t - 1) * lr_decay) * d / (sqrt(s) + eps)
-    Args:
-        lr_decay, weight_decay, eps: at least 0.
-        initial_accumulator_value: what s starts with, at least 0.
-        others: see Optimizer.
-    Source: Duchi, Hazan and Singer, "Adaptive subgradient methods", JMLR 12, 2011.
-    """
-
-    @checked
-    def __init__(self, params: Params, lr: Lr = 1e-2, lr_decay: NonNegative = 0.0, weight_decay: NonNegative = 0.0,
-                 initial_accumulator_value: NonNegative = 0.0, eps: NonNegative = 1e-10) -> None:
-        super().__init__(params, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay,
-                         initial_accumulator_value=initial_accumulator_value, eps=eps)
-
-    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("s",)
-
-    def start(self, group: Mapping[str, Any], slot: str) -> float:
-        value: float = group["initial_accumulator_value"]
-        return value
-
-    def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
-        d = _decayed(group, w, g)
-        s = state["s"] + d * d
-        rate, = self.taken(group, lr, step)
-        return w - d * rate / (s.sqrt() + group["eps"]), {"s": s}
-
-    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        return (lr / (1 + (step - 1) * group["lr_decay"]),)
-
-
-class Adadelta(Composed):
-    """Adadelta: steps scaled by their own size.
-
-        v = rho * v + (1 - rho) * d^2;  q = sqrt(u + eps) / sqrt(v + eps) * d
-        u = rho * u + (1 - rho) * q^2;  w = w - lr * q
-    Args:
-        rho: in [0, 1).
-        others: see Optimizer.
-    Source: Zeiler, arXiv 1212.5701.
-    """
-
-    @checked
-    def __init__(self, params: Params, lr: Lr = 1.0, rho: Decay = 0.9, eps: NonNegative = 1e-6,
-                 weight_decay: NonNegative = 0.0) -> None:
-        super().__init__(params, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay)
-
-    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return "v", "u"
-
-    def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
-        rho, eps = group["rho"], group["eps"]
-        rate, = self.taken(group, lr, step)
-        d = _decayed(group, w, g)
-        v = state["v"] * rho + d * d * (1 - rho)
-        q = (state["u"] + eps).sqrt() / (v + eps).sqrt() * d
-        return w - q * rate, {"v": v, "u": state["u"] * rho + q * q * (1 - rho)}
-
-    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        return (lr,)
 
 
 class LAMB(Composed):

@@ -1,4 +1,4 @@
-"""Optimizer: parameter groups, per-parameter state, and the step that hands both to an update op."""
+"""Optimizer: parameter groups, per-parameter state, and the step that hands both to the op of a rule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from alpha.core.inputs.schema import Integer, Items, Record, Table, Text, check,
 from alpha.core.leftover import has_grad
 from alpha.core.tensor import Tensor
 from alpha.interop import twins
-from alpha.ops.update import state_dtype
+from alpha.ops.update import state_dtype, step_of
+from alpha.ops.update.rule import Rule
 from alpha.optim.recorded import RecordedSteps, captured, refuse_second_step
 
 NamedParams = Union[Tensor, Iterable[Union[Tensor, tuple[str, Tensor]]]]
@@ -56,9 +57,9 @@ class State(dict[str, Any]):
                                     "optimizer.param_groups has the settings, optimizer.state what it keeps"))
 
 
-@bound_methods("slots", "slot_shape", "start", "update", "check", "numbers", "form")
+@bound_methods("slots", "slot_shape", "start", "values", "update", "check", "numbers", "form")
 class Optimizer:
-    """Base of optimizers; a subclass says which tensors it keeps per parameter, and calls its update op.
+    """Base of optimizers; a subclass gives the `rule` of its step, or the methods that stand for it.
 
     Args:
         params: tensors, (name, tensor) pairs as `module.named_parameters()` yields, or a list of groups: dicts with
@@ -73,7 +74,9 @@ class Optimizer:
         ArgumentError: params is no list, or a setting is of the wrong type.
     """
 
-    wide_states = False     # whether states are float32 beside parameters of 16 bits, whose dtype they have else
+    rule: Rule | None = None    # the equations of a step that computes element by element: see alpha.ops.update.rule
+    former: Mapping[str, str] = {}  # what checkpoints of older versions call a slot -> its name
+    wide_states = False     # of a class without rule: whether states are float32 beside parameters of 16 bits
     _recorded: RecordedSteps | None = None  # while a function that makes steps is recorded
 
     def __init__(self, params: Params, **settings: Any) -> None:
@@ -145,8 +148,10 @@ class Optimizer:
     # ---- what a subclass defines -------------------------------------------------------------------------------------
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns the names of the tensors kept per parameter of the group; `start` says their first values."""
-        raise self._undefined("slots")
+        """Returns the names of the tensors kept per parameter of the group: the rule's states, if there is a rule."""
+        if self.rule is None:
+            raise self._undefined("slots")
+        return self.rule.wanted(group)
 
     def slot_shape(self, slot: str, p: Tensor) -> tuple[int, ...]:
         """Returns the shape of a slot's tensor: that of the parameter, unless a subclass says otherwise."""
@@ -156,13 +161,34 @@ class Optimizer:
         """Returns the number that the elements of a slot start with: 0, unless a subclass says otherwise."""
         return 0.0
 
+    def values(self, group: Mapping[str, Any], lr: float, step: int) -> dict[str, Any]:
+        """Returns what the names of the rule's settings stand for: the settings of the group, betas as beta1, beta2."""
+        found: dict[str, Any] = {}
+        for name, value in group.items():
+            if value.__class__ is tuple:
+                found |= {f"{name.removesuffix('s')}{k}": x for k, x in enumerate(value, 1)}
+            else:
+                found[name] = value
+        return {**found, "lr": lr, "step": step}
+
+    def _settings(self, rule: Rule, group: Mapping[str, Any], lr: float, step: int) -> dict[str, Any]:
+        """Returns the settings of a rule.  Raises ConfigError for one that the optimizer has not."""
+        values = self.values(group, lr, step)
+        if missing := [name for name in rule.settings if name not in values]:
+            raise ConfigError(message(self._name, f"its rule reads {missing[0]}, which is none of its settings",
+                                      "hand it on: super().__init__(params, lr=lr, ...); or correct the rule"))
+        return {name: values[name] for name in rule.settings}
+
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
                lr: float, step: int, factor: Tensor | None) -> None:
         """Changes `params` and their states in place: step number `step` (from 1) with learning rate `lr`.
 
-        `states` holds one list per slot, in the order of `params`; `factor` goes to the update op as it is.
+        `states` holds one list per slot, in the order of `params`; `factor` goes to the op of the rule as it is.
         """
-        raise self._undefined("update")
+        if self.rule is None:
+            raise self._undefined("update")
+        step_of(self.rule)(params, grads, *[states.get(slot, []) for slot in self.rule.states], factor,
+                           **self._settings(self.rule, group, lr, step))
 
     def _undefined(self, method: str) -> NotDefinedError:
         return NotDefinedError(message(self._name, f"it has no method {method}",
@@ -172,11 +198,13 @@ class Optimizer:
         """Raises ConfigError for settings that do not go together; each by itself fits the annotation of __init__."""
 
     def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        """Returns all numbers that `update` makes of lr, step and the settings; without it no step can be recorded.
+        """Returns all numbers that `update` makes of lr, step and the settings: those of the rule, if there is one.
 
-        Where `update` calls an op of alpha/ops/update.py, once, they are those of its function *_numbers.
+        Without a rule or this method no step can be recorded.
         """
-        raise NotImplementedError
+        if self.rule is None:
+            raise NotImplementedError
+        return self.rule.variant(self.slots(group)).numbers(self._settings(self.rule, group, lr, step))
 
     def form(self, group: Mapping[str, Any]) -> Hashable:
         """Returns what of the group's settings decides which kernels a step launches: not what `numbers` has."""
@@ -212,6 +240,8 @@ class Optimizer:
         if not made["params"]:
             raise ConfigError(message(self._name, "a group has no parameters", "drop the group, or fill it"))
         self.check(made)
+        if self.rule is not None and type(self).values is Optimizer.values:
+            self._settings(self.rule, made, 0.0, 1)     # refuses a rule that reads others
         self.param_groups.append(made)
 
     @property
@@ -271,7 +301,8 @@ class Optimizer:
             self.update(group, [p for _, p in members], grads, states, lr, step, factor)
 
     def _new_state(self, group: Mapping[str, Any], slot: str, p: Tensor) -> Tensor:
-        dtype = state_dtype(p.dtype) if self.wide_states else p.dtype
+        wide = self.wide_states if self.rule is None else self.rule.wide
+        dtype = state_dtype(p.dtype) if wide else p.dtype
         return ops.full(self.slot_shape(slot, p), self.start(group, slot), dtype=dtype, device=p.device)
 
     @checked
@@ -304,6 +335,10 @@ class Optimizer:
         return State(tensors=tensors, scalars={"optimizer": self._name, "step_count": self.step_count, "names": names,
                                                "counts": dict(self._counts)})
 
+    def _as_now(self, key: str) -> str:
+        name, _, slot = key.rpartition("/")
+        return f"{name}/{self.former[slot]}" if slot in self.former else key
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from what `state_dict` returned.
 
@@ -321,6 +356,7 @@ class Optimizer:
         scalars, tensors = state["scalars"], state["tensors"]
         check(self._name, scalars, SCALARS, fix, "scalars")
         check_names(self._name, tensors)
+        tensors = {self._as_now(key): t for key, t in tensors.items()}
         if scalars["optimizer"] != self._name:
             raise CheckpointError(message(self._name, f"the state is that of {scalars['optimizer']}",
                                           "resume with the optimizer that the run was started with"))

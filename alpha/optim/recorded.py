@@ -29,12 +29,14 @@ captured: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
 
 
 def can_record(optimizer: Any) -> bool:
-    """Tells whether steps can be recorded: a class says its numbers, and no subclass has changed what they are of."""
+    """Tells whether steps can be recorded: a class has a rule or its numbers, and no subclass changes what they are of.
+    """
     kinds = type(optimizer).__mro__
 
     def depth(name: str) -> int:
         return next((k for k, kind in enumerate(kinds) if name in vars(kind)), len(kinds))
-    return depth("numbers") < min(depth("step"), depth("zero_grad")) and depth("numbers") <= min(
+    said = depth("numbers") if optimizer.rule is None else min(depth("numbers"), depth("rule"))
+    return said < min(depth("step"), depth("zero_grad")) and said <= min(
         depth("update"), depth("formula"), depth("slots"))
 
 

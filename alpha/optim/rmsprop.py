@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from alpha import ops
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Decay, Lr, NonNegative
-from alpha.core.tensor import Tensor
-from alpha.ops.update import rmsprop_numbers
+from alpha.ops.update import rules
 from alpha.optim.optimizer import Optimizer, Params
 
 
@@ -34,25 +29,10 @@ class RMSprop(Optimizer):
     Source: Tieleman and Hinton, "Neural networks for machine learning", lecture 6.5, 2012.
     """
 
-    wide_states = True
+    rule = rules.RMSPROP
 
     @checked
     def __init__(self, params: Params, lr: Lr = 1e-2, alpha: Decay = 0.99, eps: NonNegative = 1e-8,
                  weight_decay: NonNegative = 0.0, momentum: Decay = 0.0, centered: bool = False) -> None:
         super().__init__(params, lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum,
                          centered=centered)
-
-    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("v", *(["a"] if group["centered"] else []), *(["b"] if group["momentum"] else []))
-
-    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int, factor: Tensor | None) -> None:
-        ops.rmsprop_step(params, grads, states["v"], states.get("a", []), states.get("b", []), factor,
-                         **_attributes(group, lr))
-
-    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        return rmsprop_numbers(**_attributes(group, lr))
-
-
-def _attributes(group: Mapping[str, Any], lr: float) -> dict[str, Any]:
-    return dict(lr=lr, **{name: group[name] for name in ("alpha", "eps", "weight_decay", "momentum")})

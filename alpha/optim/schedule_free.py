@@ -48,7 +48,7 @@ class _ScheduleFree(Composed):
         return ops.clone(p.detach().astype(made.dtype)) if slot == "z" else made
 
     def _moved(self, group: Mapping[str, Any], y: Tensor, d: Tensor, state: State, rate: Any, square: Any) -> New:
-        """Returns y and the states after a step along d; square is that of the rate, rounded once, as `numbers` has it."""
+        """Returns y and the states after a step along d; square: of the rate, rounded once."""
         beta, z = self._beta(group), state["z"]
         total = state["weight"] + square
         share = square / total

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from alpha import ops
 from alpha.core.errors import ConfigError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Decay, Lr, NonNegative
-from alpha.core.tensor import Tensor
-from alpha.ops.update import sgd_numbers
+from alpha.ops.update import rules
 from alpha.optim.optimizer import Optimizer, Params
 
 
@@ -31,6 +29,8 @@ class SGD(Optimizer):
         ConfigError: see Optimizer; or nesterov without momentum or with dampening, or dampening without momentum.
     """
 
+    rule, former = rules.SGD, {"momentum": "v"}
+
     @checked
     def __init__(self, params: Params, lr: Lr, momentum: Decay = 0.0, dampening: Decay = 0.0,
                  weight_decay: NonNegative = 0.0, nesterov: bool = False) -> None:
@@ -47,17 +47,5 @@ class SGD(Optimizer):
                                       f"dampening={group['dampening']}",
                                       "nesterov needs a momentum above 0 and dampening=0"))
 
-    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("momentum",) if group["momentum"] else ()
-
-    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int, factor: Tensor | None) -> None:
-        ops.sgd_step(params, grads, states.get("momentum", []), factor, **_attributes(group, lr, step))
-
-    def numbers(self, group: Mapping[str, Any], lr: float, step: int) -> tuple[float, ...]:
-        return sgd_numbers(**_attributes(group, lr, step))
-
-
-def _attributes(group: Mapping[str, Any], lr: float, step: int) -> dict[str, Any]:
-    return dict(lr=lr, momentum=group["momentum"], dampening=group["dampening"], nesterov=group["nesterov"],
-                weight_decay=group["weight_decay"], first=step == 1)
+    def values(self, group: Mapping[str, Any], lr: float, step: int) -> dict[str, Any]:
+        return {**super().values(group, lr, step), "first": step == 1}

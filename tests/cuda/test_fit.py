@@ -14,7 +14,7 @@ from alpha.training import Callback, fit
 
 pytestmark = pytest.mark.cuda
 
-ENTRY = "sgd_momentum_float32"
+ENTRY = "update_sgd_v_float32"
 
 
 class Watch(Callback):

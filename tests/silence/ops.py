@@ -254,6 +254,6 @@ VALUES: dict[str, list[Any]] = {
     "index_add.alpha": [0.5], "meshgrid.indexing": ["xy"],
     "topk.axis": [0], "adam_step.vmax": [[Array(5, low=0.6, high=0.9, grad=False)]],
     "augment_images.key": [Array(values=[5, 6, 7], dtype="int64")], "cumsum.axis": [1],
-    "rmsprop_step.grad_avg": [[Array(5, low=-0.01, high=0.01, grad=False)]],
-    "rmsprop_step.momenta": [[Array(5, grad=False)]], "sgd_step.momenta": [[Array(5, grad=False)]],
+    "rmsprop_step.a": [[Array(5, low=-0.01, high=0.01, grad=False)]],
+    "rmsprop_step.b": [[Array(5, grad=False)]], "sgd_step.v": [[Array(5, grad=False)]],
 }

@@ -250,3 +250,22 @@ INLINE void map(int64_t n, const F& f, Out* out, const In*... in) {
   }
   if (i < n) put(out + i, f(get(in + i, n - i)...), n - i);
 }
+
+// ---- the loop of a kernel made from a rule: f changes vectors of all lists but the last, in place -------------------
+
+template <int LISTS, class F>
+INLINE void update(float* const* lists, int64_t n, const F& f) {
+  float* at[LISTS];  // read once: a store might change what `lists` points to
+  vfloat x[LISTS];
+  UNROLL for (int k = 0; k < LISTS; k++) at[k] = lists[k];
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    UNROLL for (int k = 0; k < LISTS; k++) x[k] = load(at[k] + i);
+    f(x);
+    UNROLL for (int k = 0; k + 1 < LISTS; k++) store(at[k] + i, x[k]);
+  }
+  if (i == n) return;
+  UNROLL for (int k = 0; k < LISTS; k++) x[k] = load_part(at[k] + i, n - i);
+  f(x);
+  UNROLL for (int k = 0; k + 1 < LISTS; k++) store_part(at[k] + i, x[k], n - i);
+}

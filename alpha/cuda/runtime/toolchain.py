@@ -31,8 +31,8 @@ PACKED = HOME / "packed"  # what a wheel may bring
 FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 
 # .cu files that are compiled in parts: what the last word of an entry's name has in it; and the rest, float32
-PARTS = {"loss": ("16",), **dict.fromkeys(("batch_norm", "elementwise", "layer_norm", "pool", "reduce", "softmax",
-                                           "update"), ("bfloat16", "16", "int"))}
+PARTS = {"loss": ("16",), **dict.fromkeys(("batch_norm", "elementwise", "layer_norm", "pool", "reduce", "rules",
+                                           "softmax", "update"), ("bfloat16", "16", "int"))}
 
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
 

@@ -134,3 +134,46 @@ def test_sums_of_squares_are_as_accurate_as_the_cpus() -> None:
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-6)
     again = ops.sums_of_squares([alpha.tensor(a, device="cuda") for a in arrays])
     assert y.numpy().tobytes() == again.numpy().tobytes()
+
+
+class Own(optim.Optimizer):
+    rule = optim.Rule("own", """
+        u = tanh(mu * u + g)
+        w = w - lr / t * u * (abs(u) if u > 0.5 or u < -1 else 1)
+    """)
+
+    def __init__(self, params: list, lr: float = 0.1, mu: float = 0.5) -> None:
+        super().__init__(params, lr=lr, mu=mu)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_rule_of_ones_own_is_one_launch(dtype: str) -> None:
+    """And agrees with the CPU's; a factor of 0 changes nothing."""
+    found = []
+    for device in ("cuda", "cpu"):
+        stored = dtype if device == "cuda" or dtype != "bfloat16" else "float32"
+        params = [alpha.tensor(a, device=device).astype(stored).requires_grad_() for a in tensors(1)]
+        optimizer = Own(params)
+        for k, factor in enumerate((1.0, 0.5, 0.0)):
+            for p, g in zip(params, tensors(2 + k)):
+                p.grad = alpha.tensor(g, device=device).astype(stored)
+            optimizer.step(alpha.tensor(np.float32(factor), device=device))
+        found.append([p.detach().numpy().astype(np.float32) for p in params])
+    for a, b in zip(*found):
+        error = 2e-6 if dtype == "float32" else 0.02
+        np.testing.assert_allclose(a, b, rtol=error, atol=error)
+
+
+def test_steps_that_are_not_contracted_have_numpys_bits() -> None:
+    for name, settings in (("Lion", {}), ("NAdam", {}), ("Adagrad", {}), ("Adadelta", {}), ("Adan", {})):
+        found = []
+        for device in ("cuda", "cpu"):
+            params = [alpha.tensor(a, device=device).requires_grad_() for a in tensors(1)]
+            optimizer = getattr(optim, name)(params, lr=0.01, weight_decay=0.1, **settings)
+            with alpha.config(cpu_kernels=False):
+                for k in range(3):
+                    for p, g in zip(params, tensors(2 + k)):
+                        p.grad = alpha.tensor(g, device=device)
+                    optimizer.step()
+            found.append(b"".join(p.detach().numpy().tobytes() for p in params))
+        assert found[0] == found[1], name

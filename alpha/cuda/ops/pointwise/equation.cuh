@@ -58,3 +58,27 @@ EQUATION integer operator-(integer a, integer b) { return integer(static_cast<un
 EQUATION integer operator*(integer a, integer b) { return integer(static_cast<unsigned long long>(a.v) * b.v); }
 EQUATION integer operator-(integer a) { return integer(0) - a; }
 EQUATION integer absolute(integer x) { return x.v < 0 ? -x : x; }
+
+// What stands for a number in a rule that may be contracted: the compiler may round a product and its sum once.
+struct fused {
+  float v;
+  EQUATION fused(float v) : v(v) {}
+};
+ORDERED(fused)
+EQUATION fused operator+(fused a, fused b) { return fused(a.v + b.v); }
+EQUATION fused operator-(fused a, fused b) { return fused(a.v - b.v); }
+EQUATION fused operator*(fused a, fused b) { return fused(a.v * b.v); }
+EQUATION fused operator/(fused a, fused b) { return fused(a.v / b.v); }
+EQUATION fused operator-(fused a) { return fused(-a.v); }
+#define AS_NUMBER(function) EQUATION fused function(fused x) { return fused(function(number(x.v)).v); }
+AS_NUMBER(absolute)
+AS_NUMBER(sqrt)
+AS_NUMBER(exp)
+AS_NUMBER(expm1)
+AS_NUMBER(log)
+AS_NUMBER(log1p)
+AS_NUMBER(tanh)
+AS_NUMBER(erf)
+AS_NUMBER(logistic)
+AS_NUMBER(normal_pdf)
+AS_NUMBER(normal_cdf)

@@ -1,68 +1,95 @@
-"""Optimizer steps on the GPU: one launch for all parameters (update.cu), which finds them in its arguments."""
+"""Steps of optimizers on the GPU: one launch for all parameters, by a kernel that is made of the rule (update.cuh)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import compress, product
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from alpha.build import written
 from alpha.core.op import Op
-from alpha.cuda.runtime import memory
-from alpha.cuda.runtime.kernel import Kernel, per_dtype
+from alpha.cuda.runtime import memory, toolchain
+from alpha.cuda.runtime.kernel import C_TYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, empty
 from alpha.cuda.runtime.tables import CHUNK, ROWS, TABLE, tables
 from alpha.ops import update as ops
+from alpha.ops.update import rules
+from alpha.ops.update.rule import Rule, Variant
 
 Arrays = Sequence[Array]
 
-
-def _step(entry: str, coefficients: str) -> dict[str, Kernel]:
-    names = ", ".join([f"f32 {c}" for c in coefficients.split(", ")])
-    return per_dtype("update.cu", entry, f"{TABLE}, ptr factor, ptr kept, {names}")
-
-
-_EMA = _step("ema", "decay, take")
 _SQUARES = per_dtype("update.cu", "squares", f"{TABLE}, ptr partial")
 _DECIDE = Kernel("update.cu", "decide", "ptr squares, i32 count, ptr scale, ptr counts, ptr factor, "
                  "i32 growth_interval, f32 largest, f32 max_norm")
 _TOTALS = Kernel("update.cu", "totals", f"{ROWS}, ptr partial, i32 blocks, ptr y")
 
 
-def _update(kernels: dict[str, Kernel], lists: Sequence[Arrays], factor: Array | None, coefficients: ops.Numbers
-            ) -> None:
-    """Runs a step: `lists` are those that it changes, in its order, and last the one that it reads, times factor."""
-    kernel, kept = kernels[lists[0][0].dtype], memory.recorder and memory.recorder.kept(coefficients)
-    for part, table in tables(lists):
-        kernel(part.blocks, table, part.count, CHUNK, factor, kept, *coefficients)
+# ---- from a rule to its kernels --------------------------------------------------------------------------------------
 
 
-def _bind(op: Op, numbers: Callable[..., ops.Numbers], entry: str, coefficients: str, *optional: str) -> None:
-    """Binds a step.  optional: what the kernel's name ends in for each of the last states, where that is not empty."""
-    kernels = {given: _step(entry + "".join(compress(optional, given)), coefficients)
-               for given in product((False, True), repeat=len(optional))}
+@cache
+def _source(rule: Rule) -> Path:
+    """Returns the source of the kernels of a rule: one for each variant and dtype."""
+    lines = [f"// {line}" for line in (f"{rule.name}: generated, see update.cuh", *rule.text.splitlines())]
+    lines += ['#include "ops/update/update.cuh"', "",
+              f"namespace rules {{\nusing number = {'fused' if rule.contracted else '::number'};"]
+    for variant in rule.variants():
+        lines += _step(variant)
+    lines += ["}  // namespace rules", ""]
+    for variant in rule.variants():
+        lines += [f"UPDATE(update_{variant.name}, rules::{variant.name}, {dtype}, {c}, {'float' if rule.wide else c})"
+                  for dtype, c in C_TYPES.items()]
+    path = written("rules", "\n".join([*lines, ""]), ".cu")
+    toolchain.generated.add(path)
+    return path
+
+
+def _step(variant: Variant) -> list[str]:
+    """Returns the lines of the struct that computes an element."""
+    changed, read, count = variant.lists[:-1], variant.lists[-1], len(variant.lists) - 1
+    return [f"struct {variant.name} {{", f"  static constexpr int CHANGED = {count};",
+            *[f"  float n{k};  // {text}" for k, text in enumerate(variant.expressions)],
+            f"  __device__ void operator()(float (&x)[{count}], float read) const {{",
+            *[f"    const number n{k}_ = n{k};" for k in range(len(variant.expressions))],
+            *[f"    number {name}_ = x[{k}];" for k, name in enumerate(changed)],
+            f"    [[maybe_unused]] const number {read}_ = read;",
+            *[f"    {line}" for line in variant.statements],
+            *[f"    x[{k}] = {name}_.v;" for k, name in enumerate(changed)], "  }", "};"]
+
+
+@cache
+def _kernels(variant: Variant) -> dict[str, Kernel]:
+    numbers = "".join([f", f32 n{k}" for k in range(len(variant.expressions))])
+    return per_dtype(_source(variant.rule), f"update_{variant.name}", f"{TABLE}, ptr factor, ptr kept{numbers}")
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+
+def by_rule(op: Op) -> None:
+    """Gives an op that has a rule its implementation."""
+    rule, scales = op.rule, op.args[-1].optional
 
     @op.impl("cuda")
-    def run(params: Arrays, grads: Arrays, *rest: Any, **attrs: Any) -> None:
-        *states, factor = rest
-        given = tuple(map(bool, states[len(states) - len(optional):]))
-        _update(kernels[given], [params, *filter(None, states), grads], factor, numbers(**attrs))
+    def run(params: Arrays, grads: Arrays, *rest: Any, **settings: Any) -> None:
+        states, factor = (rest[:-1], rest[-1]) if scales else (rest, None)
+        if not params:
+            return
+        variant = rule.variant([s for s, arrays in zip(rule.states, states) if arrays])
+        numbers = variant.numbers(settings)
+        kernel, kept = _kernels(variant)[params[0].dtype], memory.recorder and memory.recorder.kept(numbers)
+        for part, table in tables([params, *filter(None, states), grads]):
+            kernel(part.blocks, table, part.count, CHUNK, factor, kept, *numbers)
 
 
-_bind(ops.sgd_step, ops.sgd_numbers, "sgd", "lr, weight_decay, keep, take, now, ahead", "_momentum")
-_bind(ops.rmsprop_step, ops.rmsprop_numbers, "rmsprop", "lr, alpha, take, eps, weight_decay, momentum", "_centered",
-      "_momentum")
-_bind(ops.adam_step, ops.adam_numbers, "adam",
-      "rate, inverse_root, beta1, take1, beta2, take2, eps, weight_decay, shrink", "_amsgrad")
-_bind(ops.adamax_step, ops.adamax_numbers, "adamax", "rate, beta1, take1, beta2, eps, weight_decay")
-_bind(ops.radam_step, ops.radam_numbers, "radam",
-      "rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, rectified")
-_bind(ops.adamod_step, ops.adamod_numbers, "adamod",
-      "lr, rate, correction2, beta1, take1, beta2, take2, beta3, take3, eps, shrink")
+for _rule in rules.RULES:
+    by_rule(ops.step_of(_rule))
+    for _variant in _rule.variants():   # declared, for a wheel that brings them compiled
+        _kernels(_variant)
 
 
-@ops.ema_step.impl("cuda")
-def ema_step_cuda(averages: Arrays, params: Arrays, *, decay: float) -> None:
-    _update(_EMA, [averages, params], None, (decay, 1 - decay))
+# ---- sums, and the scale of a loss -----------------------------------------------------------------------------------
 
 
 @ops.sums_of_squares.impl("cuda")
