@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.costs import device
+from alpha.cuda.conv.costs.records import Key
 from alpha.cuda.conv.ffma.sk_dilated import sum_of
 from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.wgmma import STREAMED_BYTES, OnOperands, Run, pixels_as_images, refusal
@@ -21,6 +22,7 @@ from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
+from alpha.plan import Cost, Stage
 
 ROW = 65536                            # distance of rows of positions in boxes, see wgrad_producer.cuh
 LINE = 64                              # 16-bit elements of a line of memory
@@ -44,6 +46,10 @@ class WgradTile(NamedTuple):
     def __str__(self) -> str:
         return (f"{self.rows}x{self.taps}x{self.tap_columns}" + f" strip {self.strip}" * (self.strip > 1)
                 + f" cluster {self.cluster}" * (self.cluster > 1))
+
+    def key(self, planes: int) -> Key:
+        """The key of its constants."""
+        return planes, self.rows, self.tap_columns, self.taps, self.strip, self.cluster
 
     @property
     def columns(self) -> int:
@@ -156,8 +162,8 @@ class WgmmaWgrad(OnOperands):
         return c.launches * on.launch_us + us
 
     def _factor(self, desc: ConvDesc) -> float:
-        of_taps, of_product = device().table.wgmma_wgrad.tiles[self.planes][str(self.tile)]
-        return of_taps if desc.h.f * desc.w.f > 1 else of_product
+        taken = device().table.wgmma_wgrad.tiles[self.tile.key(self.planes)]
+        return taken.of_taps if desc.h.f * desc.w.f > 1 else taken.of_product
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x, g, dw).
