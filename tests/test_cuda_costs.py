@@ -217,3 +217,23 @@ def test_a_constant_that_is_not_there_is_not_changed():
     with pytest.raises(AttributeError):
         changed(H100.table, "wgmma.no_such", 1)
     assert changed(H100.table, "wgmma.box_us", 0.5).wgmma.box_us == 0.5 != H100.table.wgmma.box_us
+
+
+def test_a_survivor_that_is_not_made_by_the_loops_is_named(monkeypatch):
+    from alpha.cuda.conv.wgmma import tiles
+    monkeypatch.setattr(tiles, "_table", lambda: {"maps": [{"tile": [128, 512, False, 0, 1]}]})
+    with pytest.raises(ValueError, match=r"survivors.json: maps has the tile \(128, 512, False, 0, 1\), which does not fit"):
+        tiles.survivors("maps", tiles.fitting(1))
+
+
+def test_tiles_have_as_many_buffers_as_fit():
+    """But for one of wgrad, whose registers a fifth buffer does not suit."""
+    from alpha.cuda.conv.wgmma import OUT_ROW, STORED_ROWS, TILES, tiles, wgrad
+    for mode, found in TILES.items():
+        for tile in found:
+            block = mode.planes * (tile.rows + tile.columns) * tiles.CHUNK * 2
+            room = tiles.SHARED_BYTES - 2 * tile.consumers * STORED_ROWS * OUT_ROW * (tile.cluster == 1)
+            assert tile.held or tile.stages * block <= room < (tile.stages + 2) * block, tile
+    fewer = [(planes, str(tile)) for planes, found in wgrad.TILES.items() for tile in found
+             if (tile.stages + 1) * tile.box_bytes(planes) <= wgrad.RING_BYTES]
+    assert fewer == [(2, "64x3x32")]

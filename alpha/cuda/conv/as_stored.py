@@ -16,7 +16,8 @@ from functools import lru_cache
 from typing import Any
 
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.wgmma import TF32, Tile, Wgmma
+from alpha.cuda.conv.wgmma import TF32, Wgmma
+from alpha.cuda.conv.wgmma.tiles import Tile, fitting, survivors
 from alpha.cuda.lazy import as_stored, is_inferring, kept_with
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty
@@ -66,5 +67,4 @@ class AsStored(Candidate):
         return launch
 
 
-CANDIDATES = tuple(map(AsStored, (Tile(128, 6), Tile(64, 8), Tile(64, 9, cluster=8), Tile(64, 9, cluster=4),
-                                  Tile(64, 12, rows=64))))
+CANDIDATES = tuple(map(AsStored, survivors("maps in tf32 as stored", fitting(1))))

@@ -24,7 +24,6 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Container
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -157,7 +156,7 @@ def offer_of(pass_name: str, desc: ConvDesc, precision: str, request: Request = 
 
     def by(algorithm: str) -> tuple[Candidate, ...]:
         return candidates(pass_name, precision, (algorithm,), of=kind)
-    return Offer(desc, device().rates, promise, by, others, partial(conversion, desc=desc, precision=precision))
+    return Offer(desc, device().rates, promise, by, others, lambda candidate: conversion(candidate, desc, precision))
 
 
 def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool = True) -> list[Option]:

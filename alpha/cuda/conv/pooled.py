@@ -15,7 +15,7 @@ from alpha.cuda.conv import conv2d_bias_act_cuda
 from alpha.cuda.conv.costs import device, time_us
 from alpha.cuda.conv.planner import Launch, launch_of, plan, precision_of
 from alpha.cuda.conv.schedule import is_product
-from alpha.cuda.conv.wgmma import BF16, FP16, WIDE, Wgmma
+from alpha.cuda.conv.wgmma import BF16, FP16, TILES, Wgmma
 from alpha.cuda.conv.wgmma.boxes import windowed
 from alpha.cuda.lazy import flush_gradients, write_for
 from alpha.cuda.ops.pointwise import as_float32
@@ -40,7 +40,7 @@ class Pooled(Wgmma):
         return None if whole else "no boxes of positions have whole windows, or its sums are cut"
 
 
-CANDIDATES = tuple(Pooled("fprop", mode, tile, pooled=True) for mode in (BF16, FP16) for tile in WIDE[:2])
+CANDIDATES = tuple(Pooled("fprop", mode, tile, pooled=True) for mode in (BF16, FP16) for tile in TILES[mode][:2])
 
 
 @lru_cache(maxsize=256)

@@ -12,14 +12,14 @@ import numpy as np
 
 from alpha.core.precision import PRECISIONS, Precision
 from alpha.cuda.conv.costs import Device, device
-from alpha.cuda.conv.costs.records import Key
 from alpha.cuda.conv.costs.records import Wgmma as Constants
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, POINT, is_product, oversized
-from alpha.cuda.conv.wgmma.boxes import ROWS, STORED_ROWS, tile_boxes
-from alpha.cuda.conv.wgmma.pixels import CHUNK, Pixels, field, pixels_of
+from alpha.cuda.conv.wgmma.boxes import STORED_ROWS, tile_boxes
+from alpha.cuda.conv.wgmma.pixels import Pixels, field, pixels_of
 from alpha.cuda.conv.wgmma.schedule import Costs, Tiles, WorkList, cluster_list, cluster_makespan, estimate, work_list
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan
+from alpha.cuda.conv.wgmma.tiles import CHUNK, CONSUMERS, SHARED_BYTES, Tile, fitting, survivors
 from alpha.cuda.lazy import EXACT_ARGS, KEEP, UNFLAGGED, Operand, exact, operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
@@ -34,11 +34,9 @@ STREAMED_BYTES = 40e6           # of an output, or of all operands: what is larg
 OUT_ROW = 128                   # bytes of a row of the boxes by which results are stored
 BOX_BYTES = STORED_ROWS * OUT_ROW
 MOST_BOXES = 4                  # of a consumer, where shared memory has room: while one is written others leave
-SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 SCALE_FLOATS = 64               # before slots: the last two are their scale
 LARGE = 128 * 256               # rows x columns x planes of a tile of which nvcc makes one pass in 10 s and more
 THREADS, SUM_THREADS = 384, 256  # with two consumers
-CONSUMERS = 2                   # of a block, each with its slot of statistics; a tile of 64 rows has one
 LEAST_COUNTED = 64              # channels of which those are counted: of fewer a tile's sums are too short to hide it
 ALONE = range(1, 2)             # lengths of runs, where each has one tap
 ENTRIES = {"fprop": "conv_v2_wgmma", "dgrad": "ks_deconv_wgmma"}
@@ -67,30 +65,6 @@ def moved_bytes(pass_name: str, mode: Precision, desc: ConvDesc) -> tuple[int, i
     return prod(written) * ITEMSIZE[mode.dtype], 2 * mode.planes * desc.n * height * width * channels
 
 
-class Tile(NamedTuple):
-    """`rows` by `columns`, and buffers."""
-
-    columns: int
-    stages: int
-    rows: int = ROWS
-    pairs: bool = False    # of outputs, as many of them
-    held: int = 0          # blocks of filters that stay in shared memory; see schedule_held.py
-    only: str = ""         # the pass that it serves: in the other it gains nothing; dgrad copies 64 columns at a time
-    cluster: int = 1       # blocks that share a tile; see schedule.py
-
-    @property
-    def consumers(self) -> int:
-        return min(self.rows // 64, CONSUMERS)
-
-    def key(self, mode: Precision) -> Key:
-        """The key of its constants: a cluster's are those of the tile alone."""
-        return mode.timed_as, self.rows, self.columns, self.pairs, self.held
-
-    def __str__(self) -> str:
-        return (f"{self.rows}{' pairs ' if self.pairs else ''}x{self.columns}{f' held {self.held}' * (self.held > 0)}"
-                f"{f' cluster {self.cluster}' * (self.cluster > 1)}")
-
-
 class Estimate(NamedTuple):
     """The tiles of a pass, and the time of their list in microseconds; and how long multiprocessors wait where filters
     are held: for these, and at the end for others that hold other ones."""
@@ -101,18 +75,7 @@ class Estimate(NamedTuple):
 
 
 FP32, TF32, BF16, FP16 = (PRECISIONS[name] for name in ("fp32", "tf32", "bf16", "fp16"))
-# Filters are held because without it the convolutions of ResNet-20 and ResNet-56 take up to 16 % longer, by estimate;
-# what a step takes with fewer tiles is measured in benchmarks/results/h200/pruning.jsonl.
-WIDE = Tile(128, 6), Tile(64, 8), Tile(256, 4), Tile(128, 4, rows=256)
-HALF = (*WIDE, Tile(128, 6, pairs=True, only="dgrad"), Tile(192, 4), Tile(64, 4, rows=256, only="dgrad"),
-        Tile(64, 8, pairs=True), Tile(256, 4, held=3), Tile(64, 4, held=10, only="fprop"),
-        Tile(64, 4, rows=256, held=6), Tile(96, 3, rows=256, held=6, only="fprop"), Tile(64, 9, cluster=8),
-        Tile(64, 9, cluster=4), Tile(128, 7, cluster=4), Tile(64, 12, rows=64))
-TILES = {FP32: (Tile(128, 3), Tile(64, 4), Tile(96, 3, only="fprop"), Tile(32, 4, only="fprop"), Tile(64, 3, held=6),
-                Tile(64, 4, cluster=8), Tile(64, 4, cluster=4),
-                Tile(32, 8, rows=64, only="fprop")),
-         TF32: (*WIDE, Tile(64, 4, rows=256, only="dgrad"), Tile(64, 8, pairs=True), Tile(64, 4, rows=256, held=6)),
-         BF16: HALF, FP16: HALF}
+TILES = {mode: survivors(f"maps in {mode.timed_as}", fitting(mode.planes)) for mode in (FP32, TF32, BF16, FP16)}
 
 
 def refusal(desc: ConvDesc) -> str | None:

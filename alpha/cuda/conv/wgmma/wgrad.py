@@ -17,6 +17,7 @@ from alpha.cuda.conv.wgmma.boxes import Box
 from alpha.cuda.conv.wgmma.schedule import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import CONSUMER_ROWS, Tiling, consumers, longest_chain
+from alpha.cuda.conv.wgmma.tiles import MOST_SUMS, survivors
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
@@ -27,6 +28,7 @@ from alpha.plan import Cost, Stage
 ROW = 65536                            # distance of rows of positions in boxes, see wgrad_producer.cuh
 LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
+RING_BYTES = 216 * 1024                # for buffers
 
 
 class WgradTile(NamedTuple):
@@ -97,18 +99,21 @@ def row_us(desc: ConvDesc, channels: int, box: int) -> float:
     return c.row_us * (1 + c.crossing * crossing) if desc.h.f * desc.w.f > 1 else c.row_us
 
 
-# Clusters: without them a step of GoogLeNet or ResNet-18 at batch 16 in bf16 takes up to 1.7 % longer on an H200
-# (benchmarks/results/h200/pruning.jsonl).
-TILES = {
-    1: (WgradTile(128, 128, 1, 6), WgradTile(128, 64, 1, 9), WgradTile(128, 64, 3, 5), WgradTile(128, 32, 3, 7),
-        WgradTile(64, 256, 1, 5), WgradTile(192, 128, 1, 5), WgradTile(192, 192, 1, 4), WgradTile(192, 64, 3, 4),
-        WgradTile(64, 64, 3, 3, strip=3), WgradTile(128, 64, 3, 3, strip=2), WgradTile(128, 128, 1, 6, cluster=4),
-        WgradTile(128, 128, 1, 6, cluster=8), WgradTile(64, 128, 1, 9, cluster=8),
-        WgradTile(128, 192, 1, 5, cluster=4), WgradTile(192, 128, 1, 5, cluster=2),
-        WgradTile(256, 128, 1, 4, cluster=2)),
-    2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 96, 1, 3), WgradTile(128, 64, 3, 2),
-        WgradTile(128, 32, 3, 3), WgradTile(64, 64, 3, 3), WgradTile(64, 32, 3, 4),
-        WgradTile(128, 128, 1, 3, cluster=8), WgradTile(64, 128, 1, 4, cluster=8))}
+def _fitting(planes: int) -> dict[Key, WgradTile]:
+    """Returns the tiles that registers and shared memory have room for, with as many buffers as fit, by their sizes:
+    rows, columns of a tap, taps, strip and cluster."""
+    found = {}
+    for rows, columns, taps, strip, cluster in product((64, 128, 192, 256), (32, 64, 96, 128, 192, 256), (1, 3),
+                                                       (1, 2, 3), (1, 2, 4, 8)):
+        tile = WgradTile(rows, columns, taps, 0, strip, cluster)
+        stages = RING_BYTES // tile.box_bytes(planes)
+        sums = rows * tile.columns // (128 * consumers(rows))
+        if stages >= 2 and sums <= MOST_SUMS and (taps > 1 or strip == 1):
+            found[rows, columns, taps, strip, cluster] = tile._replace(stages=stages)
+    return found
+
+
+TILES = {planes: survivors(f"wgrad of {planes} planes", _fitting(planes)) for planes in (1, 2)}
 
 
 class WgmmaWgrad(OnOperands):
