@@ -40,7 +40,7 @@ setup(
     package_data={"alpha.docs": ["*/*.md", "*/*.ipynb", "images/*"],
                   **{name: ["*.cpp", "*.hpp", "*.h", "README.md"] for name in EMULATOR},
                   "alpha": ["py.typed", "cpu/kernels/**/*.cpp", "cpu/kernels/**/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
-                            "cuda/packed/*.zip", "ops/*.pyi"],
+                            "cuda/packed/*.zip", "cuda/conv/*/*.json", "ops/*.pyi"],
                   "train": ["recipes/*.toml"]},
     install_requires=["numpy>=1.24", "tqdm>=4.60", "safetensors>=0.4"],
     extras_require=EXTRAS,

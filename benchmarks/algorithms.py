@@ -34,11 +34,12 @@ import numpy as np
 
 import alpha
 from alpha import ops
+from alpha.cpu.algorithms.machines import MACHINES, choose
 from alpha.errors import AlphaError
-from alpha.ops.algorithms.cost import Cost, Rates, seconds
-from alpha.ops.algorithms.family import MACHINES, Choice, Way, choose, cost_of
-from alpha.ops.algorithms.names import CONV_NAMES, Request
+from alpha.ops.algorithms.family import Way, cost_of
+from alpha.ops.algorithms.names import CONV_NAMES
 from alpha.ops.conv_desc import ConvDesc
+from alpha.plan import Choice, Cost, Rates, Request, time_us
 from benchmarks import cpu_timing
 from benchmarks.algorithm_peers import peers
 from benchmarks.environment import add_clock, check_clock, torch_facts
@@ -78,18 +79,19 @@ def call_of(shape: ConvShape, pass_name: str, arrays: dict[str, np.ndarray], nam
 def rates_of(machine: str, threads: int) -> Rates:
     """Returns what a class of machines does with so many threads: each has its core and cache, memory is shared."""
     one = MACHINES[machine].rates
-    return one._replace(flops={unit: threads * rate for unit, rate in one.flops.items()},
-                        bandwidth={level: rate * (1 if level == "DRAM" else threads)
-                                   for level, rate in one.bandwidth.items()})
+    return one._replace(work={unit: threads * rate for unit, rate in one.work.items()},
+                        nbytes={level: rate * (1 if level == "dram" else threads)
+                                for level, rate in one.nbytes.items()})
 
 
 def model(pass_name: str, desc: ConvDesc, machine: str, name: str, threads: int) -> tuple[Way, Cost, float] | None:
     """Returns the way that a name would take, its cost, and the milliseconds that are expected; None: it cannot."""
     try:
-        choice = choose(pass_name, desc, Request(name, True), machine, LIMIT)
+        taken = choose(pass_name, desc, Request(name, True), machine, LIMIT).taken
     except AlphaError:
         return None
-    return choice.way, choice.cost, seconds(choice.cost, rates_of(machine, threads)) * 1e3
+    cost = taken.cost(desc)
+    return taken.way, cost, time_us(cost, rates_of(machine, threads)) / 1e3
 
 
 def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int, beside: str, clock: str
@@ -119,11 +121,11 @@ def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Name
     desc = shape.desc
     free: Choice = choose(pass_name, desc, Request(), machine, args.workspace << 20)
     threads = alpha.config.num_threads or len(os.sched_getaffinity(0))
-    names = dict.fromkeys((*args.algorithms, free.way.name))
+    names = dict.fromkeys((*args.algorithms, free.taken.way.name))
     found = {name: model(pass_name, desc, machine, name, threads) for name in names}
     row: Row = {"cell": shape.name, "n": shape.n, "hw": shape.hw, "channels": shape.ic, "f": shape.f,
                 "groups": shape.groups, "pass": pass_name, "threads": threads, "clock": args.clock,
-                "chosen": free.way.name, "chosen_way": str(free.way), "algorithms": {}}
+                "chosen": free.taken.way.name, "chosen_way": str(free.taken.way), "algorithms": {}}
     for name, known in found.items():
         if known:
             way, cost, expected_ms = known
@@ -179,12 +181,11 @@ def judged(rows: Sequence[Row], workspace: int) -> list[Row]:
 
     An algorithm that would take another tile than was timed is left out, and with it a cell where it is chosen.
     """
-    import alpha.cpu.algorithms  # noqa: F401  registers the machines
     found = []
     for row in latest([row for row in rows if "ms" in row], CELL):
         c, f, ms = row["channels"], row["f"], row["ms"]
         desc = ConvShape(row["cell"], row["n"], row["hw"], c, c, f, f // 2, 1, row.get("groups", 1)).desc
-        chosen = choose(row["pass"], desc, Request(), row["machine"], workspace).way
+        chosen = choose(row["pass"], desc, Request(), row["machine"], workspace).taken.way
         kept = {}
         for name, a in row["algorithms"].items():
             now = model(row["pass"], desc, row["machine"], name, row["threads"])

@@ -13,8 +13,8 @@ import alpha
 from alpha.core.op import registry
 from alpha.errors import AlphaError
 from alpha.ops.algorithms.family import Way, cost_of
-from alpha.ops.algorithms.names import Request
 from alpha.ops.conv_desc import ConvDesc
+from alpha.plan import Request
 from benchmarks import cuda_timing
 from benchmarks.results import Row
 from benchmarks.rounds import Side, medians, relative_error

@@ -1,4 +1,4 @@
-"""What a GPU reaches of the figures by which kernels are chosen (alpha/cuda/conv/costs.py), measured in two minutes.
+"""What a GPU reaches of the figures by which kernels are chosen (alpha/cuda/conv/costs), measured in two minutes.
 
     python -m benchmarks.calibrate [--output DEVICE.json] [--record FILE.jsonl] [--shapes v1 d32] [--tiles 2]
                                    [--precisions fma fp32 bf16] [--rounds 3] [--budget-s 90] [--rows FILE.jsonl]
@@ -7,6 +7,7 @@ Times the cheapest few candidates of some layers, each by itself in CUDA graphs,
 sizes; then looks for the clock, the launch, the latency and the rates of memory by which their costs come nearest to
 what they took. Prints the device as it was taken to be and as it was found, and the candidates whose constants are off.
 
+--output writes the device with the constants of its class, in the form of alpha/cuda/conv/costs/h100.json.
 ALPHA_CALIBRATION=DEVICE.json has kernels chosen by what was found. Other kernels add in another order: results may
 differ in their last bits from those of a process that does not name the file. --rows fits rows of an earlier --record
 again, without a GPU.
@@ -15,7 +16,6 @@ again, without a GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from alpha.cuda import families  # noqa: F401  registers the candidates
-from alpha.cuda.conv import planner
-from alpha.cuda.conv.costs import Cost, Device, Stage, device, time_us
+from alpha.cuda.conv import costs, planner
+from alpha.cuda.conv.costs import Device, device, time_us
+from alpha.plan import Cost, Stage
 from benchmarks.results import Row, read, record
 from benchmarks.shapes import PASSES, SHAPES, ConvShape
 
@@ -175,7 +176,7 @@ def passes(rounds: int) -> Iterator[Row]:
 def cheapest(shape: ConvShape, pass_name: str, precision: str, tiles: int) -> list[planner.Candidate]:
     """Returns the candidates of least cost that read what the precision stores or is split into."""
     options = planner.rank(pass_name, shape.desc, precision, every=False)
-    stores = planner.PRECISIONS[precision].stores
+    stores = planner.PRECISIONS[precision].dtype
     fitting = [o.candidate for o in options if not o.reason]
     return [c for c in fitting if c.reads == stores or c.reads != "float32"][:tiles]
 
@@ -267,8 +268,7 @@ def main() -> None:
     found, lines = report(timed)
     print("\n".join(lines))
     if args.output:
-        content = {**facts, "name": facts.get("device"), "device": found._asdict()}
-        args.output.write_text(json.dumps(content, indent=1) + "\n")
+        args.output.write_text(costs.text_of(found, **{**facts, "name": facts.pop("device", None)}))
 
 
 if __name__ == "__main__":

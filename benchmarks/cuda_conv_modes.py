@@ -26,12 +26,15 @@ import time
 import traceback
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import alpha
-from alpha.cuda.conv.costs import time_us
+from alpha.cuda.conv import costs
+from alpha.cuda.conv.costs import device, time_us
+from alpha.cuda.conv.costs.records import changed
 from alpha.cuda.conv.planner import plan, precision_of
 from alpha.cuda.lazy import operand
 from alpha.cuda.lazy.statistics import ask
@@ -234,18 +237,28 @@ def behind(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+CONSTANTS = "costs."     # before the place of a constant of the device's class
+
+
 def set_constant(assignment: str) -> None:
     """Gives a constant another value; `assignment`: "module.NAME=value".  Raises ValueError."""
     path, _, value = assignment.partition("=")
     owner, _, name = path.rpartition(".")
     try:
-        there, new = resolve_name(owner), ast.literal_eval(value)
-        before = getattr(there, name)
+        new = ast.literal_eval(value)
+        if path.startswith(CONSTANTS):
+            on = device()
+            before = attrgetter(path.removeprefix(CONSTANTS))(on.table)
+            costs.TABLES[on.costs] = changed(on.table, path.removeprefix(CONSTANTS), new)
+        else:
+            there = resolve_name(owner)
+            before = getattr(there, name)
+            setattr(there, name, new)
     except (ImportError, AttributeError, ValueError, SyntaxError) as error:
         raise ValueError(message(
             "cuda_conv_modes", f"--set {assignment}: {error}",
-            "write OWNER.NAME=VALUE, as in alpha.cuda.conv.costs.HOPPER.wgmma.box_us=0.02")) from None
-    setattr(there, name, new)
+            "write OWNER.NAME=VALUE, as in costs.wgmma.box_us=0.02 for a constant of the device's class, or "
+            "alpha.cuda.conv.wgmma.STREAMED_BYTES=2e7")) from None
     print(f"{path} = {new!r}, not {before!r}")
 
 

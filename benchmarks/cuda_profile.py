@@ -67,7 +67,7 @@ def run_once(todo: Sequence[Row], sides: Sequence[str]) -> None:
     mark = torch.ones(32, device="cuda")
     for row in todo:
         shape = ConvShape(row["shape"], *(row[name] for name in FIELDS))
-        operands = Operands(shape, timing, PRECISIONS[row["precision"]].stores, sets=1)
+        operands = Operands(shape, timing, PRECISIONS[row["precision"]].dtype, sets=1)
         with alpha.precision(row["precision"]), alpha.no_grad():
             for side in sides:
                 call = alpha_call(operands, row["pass"], "cuda") if side == "alpha" else torch_call(

@@ -21,7 +21,7 @@ from typing import Any
 
 import alpha
 from alpha.core.op import registry
-from alpha.ops.algorithms.names import Request
+from alpha.plan import Request
 from alpha.testing.conv_cases import Case
 from benchmarks import checks, cuda_timing
 from benchmarks.conv_ops import in_windows

@@ -12,10 +12,10 @@ from alpha import nn, ops
 from alpha.core.config import config
 from alpha.cpu import algorithms, native
 from alpha.cpu.algorithms import chosen
+from alpha.cpu.algorithms.machines import choose
 from alpha.errors import ArgumentError, ConfigError
-from alpha.ops.algorithms.cost import Cost, Rates, Stage, seconds
-from alpha.ops.algorithms.family import Way, choose, cost_of
-from alpha.ops.algorithms.names import AUTO, Request
+from alpha.ops.algorithms.family import Way, cost_of
+from alpha.plan import AUTO, Cost, Rates, Request, Stage, time_us
 from tests.conv_cases import square
 from tests.op_checks import refused
 
@@ -100,7 +100,7 @@ def test_the_precision_of_the_forward_call_is_inherited(taken):
     desc = square("", 2, 36, 64, 64, 3, 1, 1).desc
     options = {p: choose("fprop", desc, Request("winograd", True, p), "numpy", 1 << 40).options
                for p in ("fp32", "tf32")}
-    tiles = {p: {way.tile for way, _, reason in found if not reason} for p, found in options.items()}
+    tiles = {p: {one.candidate.way.tile for one in found if not one.reason} for p, found in options.items()}
     assert tiles == {"fp32": {2, 4}, "tf32": {2, 4, 6}}
 
 
@@ -181,9 +181,9 @@ def test_float16_is_computed_in_float32():
 
 
 def test_time_is_the_sum_of_stages():
-    rates = Rates({"fma": 100.0, "slow": 10.0}, {"L2": 1000.0}, 1.0, 0.5)
-    cost = Cost((Stage("a", 200, "fma", 100, "L2", 2), Stage("b", 10, "slow", 5000, "L2", 0, 3)), 7, 1e-6)
-    assert seconds(cost, rates) == pytest.approx(2 + 1 + 1 + 5 + 3)
+    rates = Rates({"fma": 100.0, "slow": 10.0}, {"l2": 1000.0}, 1.0, 0.5)
+    cost = Cost((Stage(200, "fma", 100, "l2", 2, 1, name="a"), Stage(10, "slow", 5000, "l2", 0, 3, name="b")), 1e-6, 7)
+    assert time_us(cost, rates) == pytest.approx(2 + 1 + 1 + 5 + 3)
     assert (cost.work, cost.depth, cost.nbytes, cost.launches) == (210, 2, 5100, 4)
 
 
@@ -204,7 +204,7 @@ def test_tiles_of_few_pixels_wait_for_weights():
     assert [weights(n) for n in (1, 3, 4, 6, 7, 8)] == [49 * 5 * 7 * k for k in (3, 1, 0, 0, 1, 0)]
     assert weights(1, "dgrad") == weights(1) and weights(1, "wgrad") == 0
     large = square("", 1, 28, 64, 64, 31, 1, 15).desc
-    assert choose("fprop", large, AUTO, "cpu16", 256 << 20).way == Way("fft", 64)
+    assert choose("fprop", large, AUTO, "cpu16", 256 << 20).taken.way == Way("fft", 64)
 
 
 def test_threads_and_the_order_of_calls_do_not_change_a_choice():

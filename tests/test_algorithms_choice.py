@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from alpha.cpu.algorithms import WORKSPACE_MIB
-from alpha.ops.algorithms.family import MIB, choose
-from alpha.ops.algorithms.names import Request
+from alpha.cpu.algorithms.machines import choose
+from alpha.ops.algorithms.family import MIB
 from alpha.ops.conv_desc import Axis, ConvDesc
+from alpha.plan import Request
 from benchmarks.algorithms import judged
 from benchmarks.environment import RESULTS
 from benchmarks.results import Row, read
@@ -66,4 +67,4 @@ def test_depthwise_filters_take_the_direct_kernels(machine, taps, size):
     axis = Axis(i=size, o=size, f=taps, s=1, p=taps // 2, d=1)
     desc = ConvDesc(1, 64, 64, axis, axis, 64)
     for pass_name in ("fprop", "dgrad", "wgrad"):
-        assert choose(pass_name, desc, Request("auto", False), machine, 1 << 28).way.name == "direct"
+        assert choose(pass_name, desc, Request("auto", False), machine, 1 << 28).taken.way.name == "direct"

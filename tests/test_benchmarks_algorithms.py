@@ -7,7 +7,7 @@ import pytest
 
 import models
 from alpha.errors import ConfigError
-from alpha.ops.algorithms.names import AUTO, Request
+from alpha.plan import AUTO, Request
 from benchmarks import algorithm_losses, algorithm_plots, algorithms, results
 from benchmarks.shapes import squares
 from tests.op_checks import refused
@@ -59,8 +59,8 @@ def test_a_run_goes_on_where_its_file_ends(tmp_path, capsys):
 
 def test_a_machine_of_two_cores_is_twice_as_fast_but_for_its_memory():
     one, two = (algorithms.rates_of("cpu8", threads) for threads in (1, 2))
-    assert two.flops["direct"] == 2 * one.flops["direct"] and two.bandwidth["L2"] == 2 * one.bandwidth["L2"]
-    assert two.bandwidth["DRAM"] == one.bandwidth["DRAM"]
+    assert two.work["direct"] == 2 * one.work["direct"] and two.nbytes["l2"] == 2 * one.nbytes["l2"]
+    assert two.nbytes["dram"] == one.nbytes["dram"]
 
 
 def test_choices_are_judged_by_what_was_timed():

@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from alpha.cuda.conv.costs import H100, Cost, Stage, time_us
+from alpha.cuda.conv.costs import H100, time_us
+from alpha.plan import Cost, Stage
 from benchmarks import calibrate
 from benchmarks.calibrate import FIELDS, Timed, constants_off, fit, off
 from benchmarks.environment import RESULTS

@@ -12,6 +12,7 @@ from alpha.cuda.conv.coconv import halo, levels
 from alpha.cuda.runtime.context import context
 from alpha.errors import AlphaError
 from alpha.ops.conv_desc import ConvDesc
+from alpha.plan import Request
 from tests.conv_cases import square
 
 pytestmark = pytest.mark.same_without_kernels("it calls no compiled kernel")
@@ -85,6 +86,15 @@ def test_candidates_and_modules_are_few():
 @pytest.mark.parametrize("pass_name", planner.PASSES)
 def test_what_reads_other_elements_than_are_stored_makes_operands_of_them(pass_name, precision):
     """Gradients of depthwise filters in tf32 took the kernel for float16, which read float32 as such."""
-    stores = planner.PRECISIONS[precision].stores
+    stores = planner.PRECISIONS[precision].dtype
     for one in planner.candidates(pass_name, precision):
         assert one.reads in ("float32", stores) or hasattr(one, "on_operands") or hasattr(one, "inner"), one.name
+
+
+@pytest.mark.parametrize("name", ["im2col", "strassen", "fft"])
+def test_a_preference_that_does_not_serve_leaves_the_choice_free(name):
+    desc = square("", 512, 32, 32, 96, 3, 2 if name == "fft" else 1, 1).desc
+    free = planner.weighed("fprop", desc, "fma", Request())
+    found = planner.weighed("fprop", desc, "fma", Request(name))
+    assert found[0] == free[0] and {o.candidate for o in free} == {o.candidate for o in found}
+    assert (free[0].candidate.algorithm == "winograd") == (name != "fft")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from alpha.cuda.conv.costs import H100, HOPPER, time_us
+from alpha.cuda.conv.costs import H100, time_us
 from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan
 from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.split import LEAST_SLABS, MOST_WAVES, SPLITS, Share, cut, refusal, shares, slices_of
@@ -77,7 +77,7 @@ def test_the_cost_model_ranks_what_is_plain():
     assert cost(tile, (1320, 100)) < cost(tile, (5280, 25, 4))
     assert tile.clocks(0.4) == 2 * tile.clocks(0.8)
     for tile in TILES:
-        kmajor = HOPPER.ffma.tiles[str(tile)][1]
+        kmajor = H100.table.ffma.tiles[tile.key].kmajor
         assert tile.slab_clocks(b_kmajor=True) == pytest.approx(tile.slab_clocks() / kmajor)
 
 

@@ -1,10 +1,10 @@
-"""The kept records of public names, of texts of wrong calls, and of steps on integers: tests/golden."""
+"""The kept records of public names, of texts of wrong calls, of choices, and of steps on integers: tests/golden."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.golden import api, calls, steps
+from tests.golden import api, calls, choices, steps
 from tests.golden.__main__ import differences
 
 pytestmark = pytest.mark.same_without_kernels("calls no kernel, or calls it from a program")
@@ -24,6 +24,10 @@ def test_wrong_calls_say_what_the_record_has() -> None:
 @pytest.mark.parametrize("expression", calls.expressions())
 def test_wrong_calls_are_refused_with_a_help(expression: str) -> None:
     assert "\nhelp: " in calls.answer(expression)
+
+
+def test_the_chooser_takes_what_the_record_has() -> None:
+    assert not differences("choices.txt", choices.text()), AGAIN
 
 
 def test_steps_on_integers_have_the_bits_of_the_record() -> None:

@@ -33,10 +33,12 @@ MAY_IMPORT = {
     "alpha.interop": {"alpha.core", "alpha.interop"},
     "alpha.recompute": {"alpha.core", "alpha.recompute"},
     "alpha.gradcheck": {"alpha.core"},
-    "alpha.ops": {"alpha.core", "alpha.interop", "alpha.ops", "alpha.random"},
-    "alpha.cpu": {"alpha.core", "alpha.cpu", "alpha.ops", "alpha.build", "alpha.fuse", "alpha.random"},
+    "alpha.plan": {"alpha.core", "alpha.plan"},     # it knows neither devices nor ops
+    "alpha.ops": {"alpha.core", "alpha.interop", "alpha.ops", "alpha.plan", "alpha.random"},
+    "alpha.cpu": {"alpha.core", "alpha.cpu", "alpha.ops", "alpha.build", "alpha.fuse", "alpha.plan",
+                  "alpha.random"},
     "alpha.cuda": {"alpha.core", "alpha.interop", "alpha.cuda", "alpha.ops", "alpha.build", "alpha.fuse",
-                   "alpha.lifetimes", "alpha.packed", "alpha.random", "alpha.recompute"},
+                   "alpha.lifetimes", "alpha.packed", "alpha.plan", "alpha.random", "alpha.recompute"},
     "alpha.cuda.runtime": {"alpha.core", "alpha.cuda.runtime", "alpha.build", "alpha.lifetimes", "alpha.packed",
                            "alpha.random", "alpha.recompute"},  # it knows no op
     "alpha.nn": {"alpha.core", "alpha.interop", "alpha.nn", "alpha.ops", "alpha.random"},
@@ -215,6 +217,13 @@ def test_the_core_exports_few_names() -> None:
                     used.setdefault(home, set()).add(name)
     assert len(used) > 15
     assert not {home: names for home, names in used.items() if len(names) > EXPORTS}
+
+
+def test_the_planner_exports_few_names() -> None:
+    used = {name for path in python_files() if not module_name(path).startswith(("alpha.plan", "tests"))
+            for name in imports(path) if name.startswith("alpha.plan.")} - ALPHA.keys()
+    names = {name.rpartition(".")[2] for name in used}
+    assert 10 < len(names) <= EXPORTS, names
 
 
 def test_a_device_has_few_methods_and_the_cpu_all_that_is_not_optional() -> None:

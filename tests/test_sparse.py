@@ -14,9 +14,8 @@ from alpha import nn, ops
 from alpha.core.device import get_backend
 from alpha.errors import ConfigError
 from alpha.gradcheck import assert_equal_at
-from alpha.ops.algorithms.cost import seconds
-from alpha.ops.algorithms.family import MACHINES, Way, choose, cost_of, counts_zeros, sparse_cost
-from alpha.ops.algorithms.names import AUTO, Request
+from alpha.ops.algorithms.family import Way, cost_of, counts_zeros, sparse_cost
+from alpha.plan import AUTO, Request, time_us
 from tests.conv_cases import CASES, Case, small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 from tests.op_checks import refused
@@ -24,6 +23,7 @@ from tests.op_checks import refused
 get_backend("cpu")
 from alpha.cpu import native  # noqa: E402
 from alpha.cpu.algorithms import chosen, for_zeros, sparse, sparse_numpy, zeros_of  # noqa: E402
+from alpha.cpu.algorithms.machines import MACHINES, choose  # noqa: E402
 
 COMPILED = native.library() is not None
 MODULES = [sparse_numpy, *([sparse] if COMPILED else [])]
@@ -252,16 +252,16 @@ def test_linear_keeps_nan_and_makes_no_zero_times_infinity():
 def test_costs_fall_with_zeros_and_only_wide_layers_are_counted():
     rates = MACHINES["cpu8"].rates
     desc = square("", 8, 16, 128, 128, 3, 1, 1).desc
-    times = [seconds(sparse_cost(p, desc, z), rates) for p in ("fprop", "dgrad", "wgrad") for z in (0, 0.5, 0.9)]
+    times = [time_us(sparse_cost(p, desc, z), rates) for p in ("fprop", "dgrad", "wgrad") for z in (0, 0.5, 0.9)]
     assert all(a > b for a, b in zip(times[:2] + times[3:5], times[1:3] + times[4:6]))
-    dense = seconds(cost_of(Way("direct"), "fprop", desc), rates)
+    dense = time_us(cost_of(Way("direct"), "fprop", desc), rates)
     assert times[2] < dense < times[0]
     assert counts_zeros(desc)
     for other in (square("", 8, 16, 64, 128, 3), square("", 8, 16, 128, 64, 3), square("", 8, 16, 128, 128, 1)):
         assert not counts_zeros(other.desc)
     choice = choose("fprop", desc, Request("sparse", True), "cpu8", 1 << 30)
-    assert choice.way.name == "sparse"
-    assert choose("fprop", desc, AUTO, "cpu8", 1 << 30).way.name != "sparse"
+    assert choice.taken.way.name == "sparse"
+    assert choose("fprop", desc, AUTO, "cpu8", 1 << 30).taken.way.name != "sparse"
 
 
 @compiled

@@ -13,15 +13,16 @@ from alpha.core.config import config
 from alpha.core.device import get_backend
 from alpha.errors import ConfigError
 from alpha.gradcheck import assert_equal_at
-from alpha.ops.algorithms.family import MACHINES, Way, choose
-from alpha.ops.algorithms.names import AUTO, Request
+from alpha.ops.algorithms.family import Way
 from alpha.ops.algorithms.tile_transform import WINOGRAD_ERRORS
+from alpha.plan import AUTO, Request
 from tests.conv_cases import Case, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 
 get_backend("cpu")
 from alpha.cpu import native  # noqa: E402
 from alpha.cpu.algorithms import chosen, fft, machine_key, tiles, winograd  # noqa: E402
+from alpha.cpu.algorithms.machines import MACHINES, choose  # noqa: E402
 
 pytestmark = [pytest.mark.skipif(native.library() is None, reason="there are no compiled CPU kernels here"),
               pytest.mark.same_without_kernels("it tests the compiled kernels, which it turns on")]
@@ -177,7 +178,7 @@ def test_the_oracle_agrees():
 
 
 def way_of(case: Case, pass_name="fprop", request=AUTO, machine="cpu16", limit=1 << 28) -> str:
-    return str(choose(pass_name, case.desc, request, machine, limit).way)
+    return str(choose(pass_name, case.desc, request, machine, limit).taken.way)
 
 
 @pytest.mark.parametrize("machine", ["cpu8", "cpu16", "cpu16_intel", "cpu8_intel"])
@@ -205,7 +206,7 @@ def test_auto_without_kernels_is_direct():
 def test_f63_needs_tf32():
     case = square("", 32, 32, 64, 64, 3, 1, 1)
     fp32 = choose("fprop", case.desc, Request("winograd", True), "cpu16", 1 << 28)
-    assert {str(way): reason for way, _, reason in fp32.options}["winograd[6]"].startswith("has an error of up to")
+    assert {one.candidate.name: one.reason for one in fp32.options}["winograd[6]"].startswith("has an error of up to")
     assert way_of(case, request=Request("auto", False, "tf32")) in ("winograd[4]", "winograd[6]")
 
 

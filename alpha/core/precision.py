@@ -21,31 +21,61 @@ from alpha.core.tensor import Tensor
 
 
 @dataclass(frozen=True)
-class Mode:
-    """A precision mode.
+class Precision:
+    """A precision: what is stored, what tensor cores multiply, and how far a result may be off.
 
     Attributes:
-        name: as in `alpha.config.precision`.
-        dtype: in which layers store activations.
+        name: as in `alpha.config.precision`; "fma" stands for "fp32" with ALPHA_TENSOR_CORES=0.
+        dtype: in which layers store activations, and gradients of them.
         products: how a convolution or matrix product treats the digits of its operands, in words.
+        operand: the form in which tensor cores read an array: "float32" as it is stored, or 16-bit planes, by their
+            dtype and, where there are two, "x2" (alpha/cuda/lazy/operands.py).
+        promise: relative error of a convolution or product by any algorithm, in the Frobenius norm, against float64
+            (docs/explanation/numerics.md).
+        timed_as: the precision whose kernels take as long: its measured constants serve both.
         scales_loss: whether gradients need a scaled loss (alpha.optim.LossScaler), as the dtype's range is short.
     """
 
     name: str
     dtype: str
     products: str
+    operand: str
+    promise: float
+    timed_as: str
     scales_loss: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype} activations, {self.products}"
 
+    @property
+    def element(self) -> str:
+        """The dtype of a plane of an operand."""
+        return self.operand.removesuffix("x2")
 
-MODES = {mode.name: mode for mode in (
-    Mode("fp32", "float32", "products as accurate as float32's"),
-    Mode("tf32", "float32", "operands of products rounded to 11 bits on tensor cores"),
-    Mode("bf16", "bfloat16", "float32 weights, sums in float32"),
-    Mode("fp16", "float16", "float32 weights, sums in float32, scaled loss", scales_loss=True),
+    @property
+    def planes(self) -> int:
+        """16-bit planes of an operand: two hold the digits of float32."""
+        return 2 if self.operand.endswith("x2") else 1
+
+    @property
+    def multiplications(self) -> int:
+        """Products of planes that make one product: of two planes the three that are not too small."""
+        return self.planes * (self.planes + 1) // 2
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What kernels may read for an array."""
+        return tuple(dict.fromkeys(("float32", self.operand)))
+
+
+PRECISIONS = {one.name: one for one in (
+    Precision("fma", "float32", "products on units for float32", "float32", 2e-6, "fma"),
+    Precision("fp32", "float32", "products as accurate as float32's", "float16x2", 2e-6, "fp32"),
+    Precision("tf32", "float32", "operands of products rounded to 11 bits on tensor cores", "float16", 6e-4, "tf32"),
+    Precision("bf16", "bfloat16", "float32 weights, sums in float32", "bfloat16", 6e-4, "bf16"),
+    Precision("fp16", "float16", "float32 weights, sums in float32, scaled loss", "float16", 6e-4, "bf16", True),
 )}
+MODES = {name: one for name, one in PRECISIONS.items() if name != "fma"}     # that a user may set
 
 
 @bound
@@ -54,7 +84,7 @@ def precision(name: str) -> AbstractContextManager[Config]:
     return config(precision=name)
 
 
-def mode() -> Mode:
+def mode() -> Precision:
     """Returns the mode in force."""
     return MODES[config.precision]
 

@@ -17,15 +17,16 @@ import numpy as np
 from alpha.core.config import config
 from alpha.cpu import conv_numpy, native
 from alpha.cpu.algorithms import machine_key, tiles_of_level, way_of_level, winograd, workspace_limit
+from alpha.cpu.algorithms.machines import MACHINES
 from alpha.cpu.conv import conv2d_bias_act_cpu, conv2d_dgrad_cpu, conv2d_wgrad_cpu
 from alpha.cpu.elementwise import bias_act
 from alpha.cpu.half import in_float32, quiet
 from alpha.cpu.memory import empty
-from alpha.ops.algorithms.cost import seconds
-from alpha.ops.algorithms.family import MACHINES, Way, cost_of
+from alpha.ops.algorithms.family import Way, cost_of
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import Pair
+from alpha.plan import time_us
 
 Array = np.ndarray
 
@@ -99,7 +100,7 @@ def _ways(pass_name: str, desc: CoConvDesc, machine: str, limit: int) -> tuple[W
     times = [tiles_of_level(pass_name, level, machine, limit) for _, level in desc.levels]
     if not all(found[0] in each for each in times):
         return found
-    apart = sum(each[way] if way else seconds(cost_of(Way("direct"), pass_name, level), MACHINES[machine].rates)
+    apart = sum(each[way] if way else time_us(cost_of(Way("direct"), pass_name, level), MACHINES[machine].rates)
                 for each, way, (_, level) in zip(times, found, desc.levels))
     return (found[0],) * len(found) if sum(each[found[0]] for each in times) <= TOGETHER * apart else found
 

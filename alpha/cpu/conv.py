@@ -13,12 +13,12 @@ from alpha.cpu.algorithms import chosen, for_zeros, winograd
 from alpha.cpu.elementwise import bias_act
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
-from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_dgrad_add, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.conv_pool import conv_relu_pool
 from alpha.ops.elementwise import add
 from alpha.ops.pool import max_pool2d, pool_axes
+from alpha.plan import AUTO, Request
 
 Array = np.ndarray
 HALVES = (2, 2), (2, 2), (0, 0)     # kernel size, stride and padding of windows that Winograd's tiles hold whole

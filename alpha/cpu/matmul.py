@@ -19,8 +19,8 @@ from alpha.cpu.elementwise import bias_act, quietly
 from alpha.cpu.half import in_float32, quiet
 from alpha.cpu.memory import empty
 from alpha.cpu.reduce import bias_grad_cpu
-from alpha.ops.algorithms.names import Request
 from alpha.ops.matmul import MOST_SPARSE_ROWS, linear, linear_grad, matmul
+from alpha.plan import Request
 
 Array = np.ndarray
 

@@ -11,7 +11,7 @@ from alpha.core.errors import ShapeError, message
 from alpha.core.graph import no_grad
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Count
-from alpha.core.precision import Mode, mode
+from alpha.core.precision import Precision, mode
 from alpha.core.tensor import Tensor
 from alpha.nn.attributes import hidden
 from alpha.nn.module import Module, evaluating
@@ -47,7 +47,7 @@ class Summary:
     model: str
     rows: tuple[Row, ...]
     parameters: int
-    mode: Mode
+    mode: Precision
 
     def total(self, column: str) -> int:
         """Returns the sum of a column of the rows, such as "useful_macs"."""

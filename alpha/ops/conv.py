@@ -24,10 +24,11 @@ from alpha.core.op import Spec, op
 from alpha.core.table import public
 from alpha.core.tensor import Tensor
 from alpha.ops.activation import relu_grad
-from alpha.ops.algorithms.names import AUTO, ConvAlgorithm, conv_request
+from alpha.ops.algorithms.names import ConvAlgorithm, conv_request
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape
 from alpha.ops.reduce import accumulation_dtype, bias_grad
 from alpha.ops.shape import pad
+from alpha.plan import AUTO
 
 
 def product_flops(size: int, x: Tensor, w: Tensor, *others: Any) -> float:

@@ -9,9 +9,10 @@ from alpha.core.inputs.kinds import Padding, Pair
 from alpha.core.op import op
 from alpha.core.table import public
 from alpha.core.tensor import Tensor
-from alpha.ops.algorithms.names import AUTO, ConvAlgorithm, conv_request
+from alpha.ops.algorithms.names import ConvAlgorithm, conv_request
 from alpha.ops.conv_desc import ConvDesc
 from alpha.ops.pool import pool_axes
+from alpha.plan import AUTO
 
 WHERE = "conv2d_relu_pool"
 

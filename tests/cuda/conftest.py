@@ -9,12 +9,12 @@ import pytest
 from alpha.core.config import config
 from alpha.core.device import get_backend
 from alpha.cuda.conv import planner, wgmma
-from alpha.cuda.conv.costs import Cost, Stage
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import AlphaError
+from alpha.plan import Cost, Stage
 
 PRODUCTS = ("conv_v2", "ks_deconv", "sk_dilated", "conv_wgmma_slices")  # how the entries of convolutions begin
 

@@ -78,16 +78,18 @@ def test_a_layer_without_a_tile_has_the_planned_kernel(device):
 
 
 def test_constants_get_other_values(monkeypatch):
-    from alpha.cuda.conv.costs import HOPPER
+    from alpha.cuda.conv import wgmma
+    from alpha.cuda.conv.costs import TABLES, device
     from benchmarks.cuda_conv_modes import set_constant
-    there, path = HOPPER.wgmma, "alpha.cuda.conv.costs.HOPPER.wgmma"
-    monkeypatch.setattr(there, "box_us", there.box_us)
-    set_constant(f"{path}.box_us=0.5")
-    assert there.box_us == 0.5
-    for wrong in (f"{path}.no_such=1", "no.such.module=1", f"{path}.box_us=much", "box_us"):
+    monkeypatch.setitem(TABLES, device().costs, device().table)
+    monkeypatch.setattr(wgmma, "STREAMED_BYTES", wgmma.STREAMED_BYTES)
+    set_constant("costs.wgmma.box_us=0.5")
+    set_constant("alpha.cuda.conv.wgmma.STREAMED_BYTES=1.0")
+    assert device().table.wgmma.box_us == 0.5 and wgmma.STREAMED_BYTES == 1.0
+    for wrong in ("costs.wgmma.no_such=1", "no.such.module=1", "costs.wgmma.box_us=much", "box_us"):
         with pytest.raises(ValueError, match=r"--set .*\nhelp: write OWNER.NAME=VALUE"):
             set_constant(wrong)
-    assert there.box_us == 0.5
+    assert device().table.wgmma.box_us == 0.5
 
 
 def test_modes_are_summed_up_beside_their_peers():

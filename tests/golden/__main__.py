@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.golden import api, calls, steps
+from tests.golden import api, calls, choices, steps
 
 HERE = Path(__file__).parent
 
@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write the records anew")
     parser.add_argument("--steps", action="store_true", help="also hash training steps of this machine (minutes)")
     args = parser.parse_args()
-    made = {"api.txt": api.text(), "wrong_calls.txt": calls.text()}
+    made = {"api.txt": api.text(), "wrong_calls.txt": calls.text(), "choices.txt": choices.text()}
     kept: dict[str, Any] = steps.kept()
     kept["every machine"] = steps.exact()
     if args.steps:

@@ -13,64 +13,20 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.core.config import config
+from alpha.core.precision import PRECISIONS
 from alpha.cpu import native
 from alpha.cpu.algorithms import fft, products, sparse, sparse_numpy, tiles, winograd
+from alpha.cpu.algorithms.machines import MACHINES, choose, text_of
 from alpha.cpu.half import quiet
-from alpha.ops.algorithms.cost import Rates, seconds
-from alpha.ops.algorithms.family import (
-    MACHINES,
-    MIB,
-    OPS,
-    PROMISES,
-    TAKEN_BELOW,
-    Choice,
-    Machine,
-    Way,
-    choose,
-    cost_of,
-    counts_zeros,
-    limits,
-    register,
-    sparse_cost,
-    too_small,
-    ways,
-)
-from alpha.ops.algorithms.names import Request
+from alpha.ops.algorithms.family import MIB, OPS, Way, cost_of, counts_zeros, limits, sparse_cost, too_small, ways
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
+from alpha.plan import TAKEN_BELOW, Choice, Request, time_us
 
 Array = np.ndarray
 Run = Callable[..., None]   # of a description, two operands and the result
 WORKSPACE_MIB = 256
 X_CHANNELS, LEVEL_CHANNELS = 16, {"fprop": 2, "dgrad": 8, "wgrad": 8}  # least, for Winograd's tiles of a level
 COUNT_STEP = 8  # pixels; zeros are counted in one of so many
-
-
-def _machine(direct: float, product: float, spectral: float, transform: float, fft: float, l2: float, dram: float,
-             winograd_filters: float = 1, fft_filters: float = 3, auto: tuple[str, ...] = ("winograd", "fft")
-             ) -> Machine:
-    """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number.
-
-    Args:
-        winograd_filters, fft_filters: how many times as long as other arrays transformed filters take to be written,
-            whose points lie far apart.
-    """
-    flops = {"direct": direct, "depthwise": direct / 2, "product": product, "spectral": spectral,
-             "sparse": 0.55 * direct, "transform": transform, "fft": fft,
-             "fft depthwise": min(fft, 2)}    # which NumPy makes
-    nbytes = {"L2": l2, "DRAM": dram, "panels": direct / 2}
-    for level in ("L2", "DRAM"):
-        nbytes[f"winograd filters, {level}"] = nbytes[level] / winograd_filters
-        nbytes[f"fft filters, {level}"] = nbytes[level] / fft_filters
-    flops, nbytes = ({key: rate * 1e9 for key, rate in rates.items()} for rates in (flops, nbytes))
-    return Machine(Rates(flops, nbytes, 2e-5, 0.0), auto, ("winograd",) if auto else ())
-
-
-# By the lanes of a vector: AVX-512, AVX and AVX2, others. One core of a Zen 5 (the first two) under two threads, and
-# one of a Sapphire Rapids, fitted to benchmarks/results/intel_xeon_2core/algorithms.jsonl.
-register(numpy=_machine(40, 60, 40, 2, 1, 20, 10, auto=()), cpu16=_machine(200, 190, 190, 60, 10, 60, 12),
-         cpu8=_machine(95, 90, 90, 35, 10, 50, 12), cpu4=_machine(35, 33, 33, 12, 2.5, 30, 12),
-         cpu16_intel=_machine(110, 97, 88, 25, 13, 130, 12, 2.9, 4.2),
-         cpu8_intel=_machine(70, 74, 65, 45, 10, 18, 7.5, 3.5, 3))
 
 
 class Chosen(NamedTuple):
@@ -102,7 +58,7 @@ def workspace_limit() -> int:
 
 
 def tiles_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) -> dict[Way, float]:
-    """Returns the seconds that Winograd's tiles which serve a level of a contextual convolution are expected to take.
+    """Returns the microseconds that are expected of the Winograd tiles that serve a level of a contextual convolution.
 
     Every d-th pixel of its maps, by rows and columns, is a map of its own, of a convolution without dilation.
     """
@@ -113,8 +69,8 @@ def tiles_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) ->
         return {}
     sizes = ceil_div(level.h.i, d), ceil_div(level.w.i, d)
     maps = ConvDesc(level.n * d * d, level.ic, level.oc, *(Axis(i=i, o=i, f=3, s=1, p=1, d=1) for i in sizes))
-    return {way: seconds(cost_of(way, pass_name, maps), MACHINES[machine].rates) for way in ways("winograd", maps)
-            if not limits(cost_of(way, pass_name, maps), PROMISES["fp32"], limit)
+    return {way: time_us(cost_of(way, pass_name, maps), MACHINES[machine].rates) for way in ways("winograd", maps)
+            if not limits(cost_of(way, pass_name, maps), PRECISIONS["fp32"].promise, limit)
             and not too_small(way, pass_name, maps, 0, MACHINES[machine].least_tiles)}
 
 
@@ -124,7 +80,7 @@ def way_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) -> W
     written = level.oc if pass_name == "fprop" else level.ic    # by the direct kernels, in half or in whole vectors
     whole = lanes // 2 if written <= lanes // 2 and pass_name != "wgrad" else lanes
     rounded = ceil_div(written, whole) * whole / written
-    most = TAKEN_BELOW * rounded * seconds(cost_of(Way("direct"), pass_name, level), MACHINES[machine].rates)
+    most = TAKEN_BELOW * rounded * time_us(cost_of(Way("direct"), pass_name, level), MACHINES[machine].rates)
     return min((way for way in found if found[way] <= most), key=found.__getitem__, default=None)
 
 
@@ -140,7 +96,7 @@ def machine_key() -> str:
 
 @lru_cache(maxsize=2048)
 def _chosen(pass_name: str, desc: ConvDesc, request: Request, machine: str, limit: int) -> Chosen | None:
-    way = choose(pass_name, desc, request, machine, limit).way
+    way: Way = choose(pass_name, desc, request, machine, limit).taken.way
     if way.name == "direct":
         return None
     if way.name in ("im2col", "strassen"):
@@ -177,9 +133,9 @@ def _zeros_needed(desc: ConvDesc, request: Request, way: Way, machine: str, limi
     if request.name != "auto" or not counts_zeros(desc) or sparse_cost("fprop", desc, 0.0).workspace > limit:
         return 2.0
     rates = MACHINES[machine].rates
-    most = TAKEN_BELOW * seconds(cost_of(way, "fprop", desc), rates)
+    most = TAKEN_BELOW * time_us(cost_of(way, "fprop", desc), rates)
     shares = (k / 100 for k in range(101))
-    return next((share for share in shares if seconds(sparse_cost("fprop", desc, share), rates) <= most), 2.0)
+    return next((share for share in shares if time_us(sparse_cost("fprop", desc, share), rates) <= most), 2.0)
 
 
 def zeros_of(x: Array) -> float:
@@ -213,6 +169,6 @@ def _tell(pass_name: str, desc: ConvDesc, request: Request, choice: Choice) -> N
     """Prints a choice, once."""
     axes = ", ".join(f"{a.i}->{a.o} f{a.f} s{a.s} p{a.p} d{a.d}" for a in (desc.h, desc.w))
     print(f"alpha: {OPS[pass_name]} {desc.n} x ({axes}) {desc.ic}->{desc.oc} groups {desc.groups}, {request}:\n"
-          f"{choice}", file=sys.stderr)
+          f"{text_of(choice)}", file=sys.stderr)
 
 

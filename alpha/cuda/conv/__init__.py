@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from alpha.cuda.conv import as_stored, depthwise, grouped, padded, wgmma
+from alpha.cuda.conv import as_stored, constants, depthwise, grouped, padded, wgmma
 from alpha.cuda.conv.ffma import sk_dilated, slab
 from alpha.cuda.conv.first_layer import few
 from alpha.cuda.conv.first_layer.mma import stem_mma
@@ -18,15 +18,16 @@ from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.ops.shape import first_columns
 from alpha.cuda.runtime.memory import Array, copy, empty
 from alpha.ops.activation import relu
-from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_dgrad_add, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.elementwise import add
+from alpha.plan import AUTO, Request
 
 # Of equals the first is taken.
 for module in (slab, depthwise, sk_dilated, few, stem_mma, grouped, wgmma, as_stored, wgrad, mma, pipeline):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
+constants.check_all()
 
 
 @conv2d.impl("cuda")

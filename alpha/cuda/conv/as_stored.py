@@ -15,14 +15,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from alpha.cuda.conv.costs import Cost
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.wgmma import Mode, Tile, Wgmma
+from alpha.cuda.conv.wgmma import TF32, Wgmma
+from alpha.cuda.conv.wgmma.tiles import Tile, fitting, survivors
 from alpha.cuda.lazy import as_stored, is_inferring, kept_with
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty
 from alpha.cuda.runtime.walk import THREADS
 from alpha.ops.conv_desc import ConvDesc, ceil_div
+from alpha.plan import Cost
 
 _ROUND = Kernel("planes.cu", "planes_tf32", "ptr x, ptr y, i64 size", threads=THREADS)
 
@@ -46,7 +47,7 @@ class AsStored(Candidate):
     pass_name, joins, precisions = "fprop", True, ("tf32",)
 
     def __init__(self, tile: Tile) -> None:
-        self.tile = Wgmma(self.pass_name, Mode("float32", "float32"), tile)
+        self.tile = Wgmma(self.pass_name, replace(TF32, operand="float32"), tile)
         self.name = self.tile.name
 
     def rejection(self, desc: ConvDesc) -> str | None:
@@ -66,5 +67,4 @@ class AsStored(Candidate):
         return launch
 
 
-CANDIDATES = tuple(map(AsStored, (Tile(128, 6), Tile(64, 8), Tile(64, 9, cluster=8), Tile(64, 9, cluster=4),
-                                  Tile(64, 12, rows=64))))
+CANDIDATES = tuple(map(AsStored, survivors("maps in tf32 as stored", fitting(1))))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.first_layer.tiles import MOST_CHANNELS
 from alpha.cuda.conv.mma.mma import MmaSlab, MmaWgrad
 from alpha.cuda.conv.planner import Candidate, Launch
@@ -22,10 +22,11 @@ from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.ops.shape import pad_cuda, part
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
+from alpha.plan import Cost, Stage
 
 MULTIPLE = 8
-COLUMNS = 64                                        # that are worth it: a first layer has few filters,
-WGRAD_TILES = "128x1x64", "64x3x64 strip 3"         # and a tap few columns
+COLUMNS = 64    # that are worth it: a first layer has few filters
+WGRAD_TILES = (1, 128, 64, 1, 1, 1), (2, 128, 64, 1, 1, 1), (1, 64, 64, 3, 3, 1)    # keys; and a tap few columns
 
 Inner = Wgmma | WgmmaWgrad | MmaSlab | MmaWgrad
 
@@ -91,7 +92,7 @@ def candidates(inner: tuple[Inner, ...]) -> tuple[Padded, ...]:
 
 def _is_worth_it(inner: Inner) -> bool:
     if isinstance(inner, WgmmaWgrad):
-        return str(inner.tile) in WGRAD_TILES
+        return inner.tile.key(inner.planes) in WGRAD_TILES
     if isinstance(inner, MmaWgrad):
         return inner.tile.rows == inner.tile.columns == COLUMNS
     if isinstance(inner, Wgmma) and (inner.tile.cluster > 1 or inner.tile.pairs):  # pairs take chunks of 64 channels

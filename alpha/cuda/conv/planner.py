@@ -13,8 +13,8 @@ conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed onc
 directory. A kernel that reads planes looks at the flags of its operands, and reads float32 where one is set: the result
 is right in any case, and nobody waits to know.
 
-A candidate computes by one algorithm of alpha.ops.algorithms, most directly. Where a request is free, another is taken
-if its time is well below direct's, its error keeps the promise of the precision, and it does not stay out by itself.
+A candidate computes by one algorithm of alpha.ops.algorithms, most directly. alpha.plan chooses among those that are
+offered here.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ import statistics
 import sys
 from collections.abc import Callable, Container
 from math import prod
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from alpha import plan as chooser
 from alpha.build import cache_dir
 from alpha.core.config import config
 from alpha.core.errors import AlphaError, message
-from alpha.cuda.conv.costs import Cost, Stage, device, time_us
+from alpha.core.precision import PRECISIONS
+from alpha.cuda.conv.costs import device
 from alpha.cuda.lazy import is_inferring
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
-from alpha.ops.algorithms.family import PROMISES, TAKEN_BELOW, refuse
-from alpha.ops.algorithms.names import AUTO, Request
+from alpha.ops.algorithms.family import refuse
 from alpha.ops.conv_desc import ConvDesc
+from alpha.plan import AUTO, Choice, Cost, Offer, Option, Request, Stage, by_time, explain
 
 Launch = Callable[..., Any]
 OUTPUT = 2  # which argument of a launch is written
@@ -47,21 +48,6 @@ PASSES = ("fprop", "dgrad", "wgrad")
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
 ABSENT = "has no CUDA kernels"
 MOST_REASONS = 10  # that the error names where no candidate fits
-BY_TIME = attrgetter("time_us")
-
-
-class Precision(NamedTuple):
-    """What a precision stores activations and gradients in, and what kernels may read for them."""
-
-    stores: str
-    reads: tuple[str, ...]
-
-
-PRECISIONS = {"fma": Precision("float32", ("float32",)),  # fp32 with ALPHA_TENSOR_CORES=0
-              "fp32": Precision("float32", ("float32", "float16x2")),
-              "tf32": Precision("float32", ("float32", "float16")),
-              "bf16": Precision("bfloat16", ("float32", "bfloat16")),
-              "fp16": Precision("float16", ("float32", "float16"))}
 
 
 def precision_of(dtype: str) -> str:
@@ -71,30 +57,15 @@ def precision_of(dtype: str) -> str:
     return "bf16" if dtype == "bfloat16" else "fp16"
 
 
-class Candidate:
-    """A kernel with its tile, which does not change."""
+class Candidate(chooser.Candidate):
+    """A kernel with its tile."""
 
-    pass_name: str             # "fprop", "dgrad" or "wgrad"
-    name: str                  # shown to people and stored by the tuner: "ks_deconv 128x64"
     reads: str = "float32"     # what the kernel reads (lazy/operands.py)
     writes: str = "float32"    # its output's dtype
     adds = False               # whether launch(g, w, dx, adds=True) of a dgrad adds to what dx holds
     joins = False              # whether launch(x, w, y, epilogue, residual=r) of fprop adds r to y, before relu
-    algorithm: str = "direct"  # its name in alpha.ops.algorithms.names
     # Those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
     precisions: tuple[str, ...] | None = None
-
-    def rejection(self, desc: ConvDesc) -> str | None:
-        """Returns why it does not compute desc, or None."""
-        raise NotImplementedError
-
-    def cost(self, desc: ConvDesc) -> Cost:
-        """Returns what a launch does, as conv/costs.py has it."""
-        raise NotImplementedError
-
-    def least_us(self, desc: ConvDesc) -> float:
-        """Returns no more than its cost takes, and at once: work lists are not made for it."""
-        return 0.0
 
     def prepare(self, desc: ConvDesc) -> Launch:
         raise NotImplementedError
@@ -102,18 +73,6 @@ class Candidate:
     def result_of(self, desc: ConvDesc) -> Shape:
         """Returns the shape that a launch of dgrad writes at no cost: dx, and channels behind its own perhaps."""
         return desc.x_shape
-
-    def stays_out(self, desc: ConvDesc, direct: Candidate) -> str | None:
-        """Returns why it is not taken where the choice is free and `direct` is the best of the direct ones, or None."""
-        return "is taken where it is named"
-
-
-class Option(NamedTuple):
-    """What became of a candidate: the reason why it cannot be used, or its time in microseconds."""
-
-    candidate: Candidate
-    reason: str | None
-    time_us: float
 
 
 class Plan(NamedTuple):
@@ -129,11 +88,8 @@ class Plan(NamedTuple):
 
     def __str__(self) -> str:
         made = "measured" if self.measured else "estimated"
-        lines = [f"plan of {self.pass_name} {self.desc.brief} in {self.precision}, {made}:"]
-        for candidate, reason, us in self.options:
-            mark = "*" if candidate is self.chosen else " "
-            lines.append(f"{mark} {candidate.name:40} {reason or f'{us:10.1f} us'}")
-        return "\n".join(lines)
+        return (f"plan of {self.pass_name} {self.desc.brief} in {self.precision}, {made}:\n"
+                f"{explain(self.options, self.chosen)}")
 
 
 _candidates: dict[tuple[type, str], list[Candidate]] = {}  # by what describes the operation, and the pass
@@ -169,9 +125,9 @@ def serves(candidate: Candidate, precision: str) -> bool:
     """
     if candidate.precisions is not None:
         return precision in candidate.precisions
-    stores, reads = PRECISIONS[precision]
+    one = PRECISIONS[precision]
     return candidate.reads == "float32" or (
-        candidate.reads in reads and (candidate.writes == stores or candidate.pass_name == "wgrad"))
+        candidate.reads in one.reads and (candidate.writes == one.dtype or candidate.pass_name == "wgrad"))
 
 
 def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32", request: Request = AUTO) -> Plan:
@@ -192,24 +148,20 @@ def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32", request: Reque
     return found
 
 
-def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool = True) -> list[Option]:
-    """Returns all candidates of a pass with their estimated cost: those that fit first, cheapest first.
+def offer_of(pass_name: str, desc: ConvDesc, precision: str, request: Request = AUTO) -> Offer:
+    """Returns what there is for a pass in a precision on the device of this process."""
+    kind, one = type(desc), PRECISIONS[precision]
+    promise = PRECISIONS[request.precision].promise if one.dtype == "float32" else one.promise
+    others = dict.fromkeys(c.algorithm for c in _candidates[kind, pass_name] if c.algorithm != chooser.DIRECT)
 
-    Args:
-        every: False leaves those without an estimate, and says so as their reason, that cannot be the cheapest by what
-            they take at least. Work lists are made to estimate, so that this saves most of a network's first step.
-    """
-    waiting = []
-    for candidate in candidates(pass_name, precision, of=type(desc)):
-        conversion_us = time_us(conversion(candidate, desc, precision))
-        waiting.append((candidate.least_us(desc) + conversion_us, conversion_us, candidate))
-    options, best_us = [], float("inf")
-    for least_us, conversion_us, candidate in sorted(waiting, key=lambda entry: entry[0]):
-        reason = candidate.rejection(desc) if every or least_us < best_us else f"takes at least {least_us:.1f} us"
-        us = float("inf") if reason else time_us(candidate.cost(desc)) + conversion_us
-        best_us = min(best_us, us)
-        options.append(Option(candidate, reason, us))
-    return sorted(options, key=BY_TIME)
+    def by(algorithm: str) -> tuple[Candidate, ...]:
+        return candidates(pass_name, precision, (algorithm,), of=kind)
+    return Offer(desc, device().rates, promise, by, others, lambda candidate: conversion(candidate, desc, precision))
+
+
+def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool = True) -> list[Option]:
+    """Returns all direct candidates of a pass, the fastest first.  every: as of alpha.plan.rank."""
+    return chooser.rank(offer_of(pass_name, desc, precision), every=every)
 
 
 def _make(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> Plan:
@@ -224,49 +176,22 @@ def _make(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> P
 
 def weighed(pass_name: str, desc: ConvDesc, precision: str, request: Request = AUTO) -> list[Option]:
     """Returns what is weighed for a pass, what is taken first.  Raises what `plan` does."""
-    others: list[Option] = []
-    if request.name not in ("auto", "direct"):
-        others = others_of(pass_name, desc, precision, request)
-        if others and not others[0].reason:
-            return others
-        if request.strict:
-            reasons = [option.reason or "" for option in others] or [ABSENT]  # a tile that does not suit says least
-            refuse(pass_name, desc, request, min(reasons, key=lambda reason: reason.startswith("tiles of")))
-    options = rank(pass_name, desc, precision, every=config.tune)
-    if options[0].reason:
+    choice: Choice = chooser.choose(offer_of(pass_name, desc, precision, request), request, every=config.tune)
+    if choice.taken is None and request.strict and request.name != chooser.DIRECT:
+        reasons = [option.reason or "" for option in choice.options] or [ABSENT]
+        refuse(pass_name, desc, request, min(reasons, key=lambda reason: reason.startswith("tiles of")))  # says least
+    if choice.taken is None:
+        options = [option for option in choice.options if option.candidate.algorithm == chooser.DIRECT]
         raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
                                  + _reasons(options), 'compute it on the CPU: .to("cpu")'))
-    if request.name == "auto":
-        others = others_of(pass_name, desc, precision, request, options[0])
-    return sorted((*others, *options), key=BY_TIME)
-
-
-def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request, direct: Option | None = None
-              ) -> list[Option]:
-    """Returns the candidates by the algorithm that is named, by their time, those that fit first; or, where the choice
-    is free, by all but direct, `direct` being the best of these: what stays out beside it does not fit."""
-    promise = PROMISES[request.precision if PRECISIONS[precision].stores == "float32" else "tf32"]
-    kind = type(desc)
-    names = {request.name} if direct is None else {c.algorithm for c in _candidates[kind, pass_name]} - {"direct"}
-    options = []
-    for candidate in candidates(pass_name, precision, names, of=kind):
-        reason = (direct and candidate.stays_out(desc, direct.candidate)) or candidate.rejection(desc)
-        if not reason:
-            cost = candidate.cost(desc)
-            us = time_us(cost) + time_us(conversion(candidate, desc, precision))
-            if cost.error > promise:
-                reason = f"has an error of up to {cost.error:.1e}, {promise:.0e} is promised"
-            elif direct and us > TAKEN_BELOW * direct.time_us:
-                reason = f"takes {us:.1f} us, more than {TAKEN_BELOW} times direct"
-        options.append(Option(candidate, reason, float("inf") if reason else us))
-    return sorted(options, key=BY_TIME)
+    return sorted(choice.options, key=lambda option: (by_time(option), option.candidate.algorithm == chooser.DIRECT))
 
 
 def _reasons(options: list[Option]) -> str:
     """Returns a line for each of the most frequent reasons: how many candidates it rules out, and one of them."""
     names: dict[str, list[str]] = {}
     for option in options:
-        names.setdefault(option.reason, []).append(option.candidate.name)
+        names.setdefault(option.reason or "", []).append(option.candidate.name)
     lines = [f"\n  {reason} ({len(found)}, {found[0]})" for reason, found in
              sorted(names.items(), key=lambda item: -len(item[1]))]
     more = [f"\n  and {len(lines) - MOST_REASONS} more reasons"] if len(lines) > MOST_REASONS else []
@@ -277,7 +202,7 @@ def _reasons(options: list[Option]) -> str:
 def launch_of(candidate: Candidate, desc: ConvDesc, precision: str) -> Launch:
     """Returns the launch of a candidate on arrays as a precision stores them, with conversions where it needs them."""
     launch = candidate.prepare(desc)
-    if PRECISIONS[precision].stores == "float32" or candidate.reads != "float32":
+    if PRECISIONS[precision].dtype == "float32" or candidate.reads != "float32":
         return launch
 
     def run(*arguments: Any) -> None:
@@ -296,7 +221,7 @@ def conversion(candidate: Candidate, desc: ConvDesc, precision: str) -> Cost:
 
     Planes of float32 cost but launches: batch norm writes activations and gradients so, weights are split once a step.
     """
-    stores, one = PRECISIONS[precision].stores, device().table.conversion
+    stores, one = PRECISIONS[precision].dtype, device().table.conversion
     if candidate.reads == stores:
         return Cost(())
     nbytes = sum(map(prod, (desc.x_shape, desc.y_shape))) * (4 + ITEMSIZE[stores]) if stores != "float32" else 0
@@ -315,12 +240,12 @@ def measured(pass_name: str, desc: ConvDesc, precision: str, options: list[Optio
         times = {option.candidate.name: _time(pass_name, desc, precision, option.candidate) for option in options}
         _write(path, {**_read(path), key: times})
     measured = [option._replace(time_us=times[option.candidate.name]) for option in options]
-    return sorted(measured, key=BY_TIME)
+    return sorted(measured, key=by_time)
 
 
 def _time(pass_name: str, desc: ConvDesc, precision: str, candidate: Candidate) -> float:
     """Returns the median time of a launch in microseconds."""
-    launch, stores = launch_of(candidate, desc, precision), PRECISIONS[precision].stores
+    launch, stores = launch_of(candidate, desc, precision), PRECISIONS[precision].dtype
     x, w, y = (filled(shape, 1.0, dtype) for shape, dtype in
                ((desc.x_shape, stores), (desc.w_shape, "float32"), (desc.y_shape, stores)))
     arguments = {"fprop": (x, w, y), "dgrad": (y, w, x), "wgrad": (x, y, w)}[pass_name]

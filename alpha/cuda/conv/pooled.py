@@ -10,20 +10,21 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+from alpha.core.precision import PRECISIONS
 from alpha.cuda.conv import conv2d_bias_act_cuda
 from alpha.cuda.conv.costs import device, time_us
-from alpha.cuda.conv.planner import PRECISIONS, Launch, launch_of, plan, precision_of
+from alpha.cuda.conv.planner import Launch, launch_of, plan, precision_of
 from alpha.cuda.conv.schedule import is_product
-from alpha.cuda.conv.wgmma import BF16, FP16, WIDE, Wgmma
+from alpha.cuda.conv.wgmma import BF16, FP16, TILES, Wgmma
 from alpha.cuda.conv.wgmma.boxes import windowed
 from alpha.cuda.lazy import flush_gradients, write_for
 from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.ops.pool import max_pool2d_cuda
 from alpha.cuda.runtime.memory import Array, empty
-from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.conv_pool import conv_relu_pool
+from alpha.plan import AUTO, Request
 
 POOL_BYTES = 2.5  # that a pool moves for each element of the map
 HALVES = {"kernel_size": (2, 2), "stride": (2, 2), "padding": (0, 0)}
@@ -39,13 +40,13 @@ class Pooled(Wgmma):
         return None if whole else "no boxes of positions have whole windows, or its sums are cut"
 
 
-CANDIDATES = tuple(Pooled("fprop", mode, tile, pooled=True) for mode in (BF16, FP16) for tile in WIDE[:2])
+CANDIDATES = tuple(Pooled("fprop", mode, tile, pooled=True) for mode in (BF16, FP16) for tile in TILES[mode][:2])
 
 
 @lru_cache(maxsize=256)
 def chosen(desc: ConvDesc, precision: str, request: Request) -> Launch | None:
     """Returns the launch (x, w, pooled y, epilogue) that takes the least time, or None where two ops take less."""
-    serving = [c for c in CANDIDATES if c.reads == PRECISIONS[precision].stores and not c.rejection(desc)
+    serving = [c for c in CANDIDATES if c.reads == PRECISIONS[precision].dtype and not c.rejection(desc)
                and request.name in ("auto", "direct")]
     best = min(serving, key=lambda one: time_us(one.cost(desc)), default=None)
     pool_us = device().launch_us + POOL_BYTES * prod(desc.y_shape) / device().l2

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from alpha.core.errors import DTypeError, message
+from alpha.core.precision import PRECISIONS
 from alpha.cuda.lazy.deferred import Deferred, Memory, can_wait, reserve, split_view, write_before
 from alpha.cuda.lazy.quiet import is_inferring
 from alpha.cuda.runtime import memory as device_memory
@@ -71,8 +72,9 @@ class _Form:
         self.split_all = Kernel("planes.cu", f"planes_split_{reads}_all", f"{TABLE}, ptr lost_ranges")
 
 
-READS = {"float16x2": _Form("float16x2", "float16", 2, True), "float16": _Form("float16", "float16", 1, True),
-         "bfloat16": _Form("bfloat16", "bfloat16", 1, False)}
+# By what precisions call it; float16's range is short.
+READS = {reads: _Form(reads, one.element, one.planes, one.element == "float16") for reads, one in {
+    one.operand: one for one in PRECISIONS.values() if one.operand != "float32"}.items()}
 _stale: dict[str, WeakKeyDictionary[Array, None]] = {reads: WeakKeyDictionary() for reads in READS}  # see `forget`
 _AMAX = Kernel("planes.cu", "planes_amax", "ptr x, ptr header, i64 size, i32 chunk")
 _AMAX_ALL = Kernel("planes.cu", "planes_amax_all", TABLE)

@@ -1,4 +1,4 @@
-"""The family of algorithms for the three passes of a convolution: what each serves and costs, and the choice.
+"""The family of algorithms for the three passes of a convolution: what each serves and costs.
 
     direct    the loops of C-K-S over exact ranges, whichever kernel makes them
     im2col    columns written out, padding and all, and one product; col2im is its adjoint
@@ -18,19 +18,18 @@ from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
 from alpha.core.errors import ConfigError, message
-from alpha.ops.algorithms.cost import Cost, Rates, Stage, seconds, tree
-from alpha.ops.algorithms.names import Request
 from alpha.ops.algorithms.tile_transform import WINOGRAD_ERRORS, Winograd, fft_edges, winograd_tiles
 from alpha.ops.conv_desc import ConvDesc, ceil_div
+from alpha.plan import Cost, Request, Stage
+from alpha.plan.choice import broken
+from alpha.plan.cost import tree
 
-PROMISES = {"fp32": 2e-6, "tf32": 6e-4}     # docs/explanation/numerics.md
 ERRORS = {"direct": 1e-6, "im2col": 1e-6, "sparse": 1e-6, "fft": 4e-7, "strassen": 1.3e-6}
 OPS = {"fprop": "conv2d", "dgrad": "conv2d_dgrad", "wgrad": "conv2d_wgrad"}
 CHUNK_BYTES = 8 << 20       # of transformed tiles that are worked on at a time
 LEAST_TILES = 64            # of a chunk, so that transformed filters are not read for few
 FILTER_BYTES = 64 << 20     # of transformed filters of FFT: with more, output channels go in blocks
 MOST_TAPS = 48              # of a filter in tiles of 64 x 64
-TAKEN_BELOW = 0.9           # of direct's time, where the choice is free
 SPARSE_CHUNK, SPARSE_BLOCK = 48, 64     # channels in and out for which a pixel and a row of taps are one visit,
 VISIT_FLOPS = 700                       # and what such a visit costs beside its products, in FLOP of a transform
 TILE_PIXELS, FEW_PIXELS = 6, 4          # of a tile of direct's loops; with fewer, reading weights sets the pace
@@ -48,42 +47,16 @@ class Way(NamedTuple):
         return self.name + (f"[{self.tile}]" if self.tile else "")
 
 
-class Machine(NamedTuple):
-    """What the choice is made for.
-
-    Attributes:
-        rates: what it does in a second.
-        auto: the names that a free choice may take beside direct; all that it has may be named.
-        grouped: the names that compute the groups of a convolution one after the other.
-        least_channels, least_tiles: what a transformed algorithm needs to be taken where the choice is free.
-    """
-
-    rates: Rates
-    auto: tuple[str, ...]
-    grouped: tuple[str, ...] = ()
-    least_channels: int = 32
-    least_tiles: int = 64
-
-
-class Choice(NamedTuple):
-    """What is taken, with its cost, and what else there was: (way, expected seconds, or why it does not serve)."""
-
-    way: Way
-    cost: Cost
-    options: tuple[tuple[Way, float, str], ...]
-
-    def __str__(self) -> str:
-        return "\n".join(f"{'*' if way == self.way else ' '} {way!s:14} {reason or f'{time * 1e6:10.1f} us'}"
-                         for way, time, reason in self.options)
-
-
 def one_group(desc: ConvDesc) -> ConvDesc:
     """Returns the convolution of one of the groups."""
     return replace(desc, ic=desc.ic // desc.groups, oc=desc.oc // desc.groups, groups=1)
 
 
 def mismatch(name: str, desc: ConvDesc, grouped: tuple[str, ...] = ()) -> str:
-    """Returns why an algorithm cannot compute a convolution, "" if it can.  grouped: as of Machine."""
+    """Returns why an algorithm cannot compute a convolution, "" if it can.
+
+    grouped: the names that compute the groups of a convolution one after the other.
+    """
     if name in ("direct", "im2col"):
         return ""
     if name == "strassen":
@@ -170,6 +143,10 @@ def outer_at_a_time(way: Way, t: Tiles, depthwise: bool) -> int:
     return t.outer if depthwise or way.name == "winograd" else min(t.outer, max(1, FILTER_BYTES // each))
 
 
+def _stage(name: str, work: float, unit: str, nbytes: float, level: str, depth: int, launches: int = 1) -> Stage:
+    return Stage(work, unit, nbytes, level, depth, launches, name=name)
+
+
 @lru_cache(maxsize=512)   # many for a choice, which is kept
 def cost_of(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
     """Returns what a way to compute a pass takes.  For one that can compute it."""
@@ -185,16 +162,16 @@ def cost_of(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
              "wgrad": desc.n * desc.h.o * desc.w.o}[pass_name]
     if way.name == "direct":
         unit = "depthwise" if desc.groups == desc.ic > 1 else "direct"
-        stages = (Stage("direct", desc.useful_flops, unit, x + y + w, "DRAM", tree(terms)),
-                  Stage("weights for few pixels", 0, unit, _weights_for_few_pixels(pass_name, desc), "panels", 0, 0))
-        return Cost(stages, 0, ERRORS["direct"])
+        stages = (_stage("direct", desc.useful_flops, unit, x + y + w, "dram", tree(terms)),
+                  _stage("weights for few pixels", 0, unit, _weights_for_few_pixels(pass_name, desc), "panels", 0, 0))
+        return Cost(stages, ERRORS["direct"])
     if way.name == "sparse":
         return sparse_cost(pass_name, desc, 0.0)
     if way.name == "im2col":
         columns = 4 * desc.n * desc.h.o * desc.w.o * desc.h.f * desc.w.f * desc.ic
-        stages = (Stage("columns", 0, "transform", x + columns, "DRAM", 0),
-                  Stage("product", desc.nominal_flops, "product", columns + y + w, "DRAM", tree(terms)))
-        return Cost(stages, columns // desc.n * images_of_columns(desc), ERRORS["im2col"])
+        stages = (_stage("columns", 0, "transform", x + columns, "dram", 0),
+                  _stage("product", desc.nominal_flops, "product", columns + y + w, "dram", tree(terms)))
+        return Cost(stages, ERRORS["im2col"], columns // desc.n * images_of_columns(desc))
     rows, depth, columns = desc.n * desc.h.o * desc.w.o, desc.ic, desc.oc
     return strassen_cost(*{"fprop": (rows, depth, columns), "dgrad": (rows, columns, depth),
                            "wgrad": (columns, rows, depth)}[pass_name])
@@ -223,11 +200,11 @@ def sparse_cost(pass_name: str, desc: ConvDesc, zeros: float) -> Cost:
     pixels = desc.n * (desc.h.i * desc.w.i if pass_name == "dgrad" else desc.h.o * desc.w.o)
     visits = pixels * desc.h.f * ceil_div(inner, SPARSE_CHUNK) * ceil_div(outer, SPARSE_BLOCK)
     terms = inner * desc.h.f * desc.w.f if pass_name != "wgrad" else desc.n * desc.h.o * desc.w.o
-    stages = (Stage("lists", 0, "transform", (1 + 2 * (1 - zeros)) * source, "DRAM", 0),
-              Stage("filters", 0, "transform", 3 * w, "DRAM", 0),
-              Stage("visits", VISIT_FLOPS * visits, "transform", 0, "L2", 0),
-              Stage("products", (1 - zeros) * desc.useful_flops, "sparse", x + y + w, "DRAM", tree(terms)))
-    return Cost(stages, 2 * source + w, ERRORS["sparse"])
+    stages = (_stage("lists", 0, "transform", (1 + 2 * (1 - zeros)) * source, "dram", 0),
+              _stage("filters", 0, "transform", 3 * w, "dram", 0),
+              _stage("visits", VISIT_FLOPS * visits, "transform", 0, "l2", 0),
+              _stage("products", (1 - zeros) * desc.useful_flops, "sparse", x + y + w, "dram", tree(terms)))
+    return Cost(stages, ERRORS["sparse"], 2 * source + w)
 
 
 def counts_zeros(desc: ConvDesc) -> bool:
@@ -245,9 +222,9 @@ def strassen_cost(m: int, k: int, n: int) -> Cost:
     """Returns the cost of one level of Strassen's product (M, K) x (K, N), with 15 additions of quarters."""
     additions = 4 * (m * k + k * n) // 4 + 7 * m * n // 4
     quarters = (m * k + k * n) // 4 * 2 + m * n // 4 * 3
-    stages = (Stage("product", 7 / 8 * 2 * m * k * n, "product", 4 * (m * k + k * n + m * n), "DRAM", tree(k // 2)),
-              Stage("additions", additions, "transform", 12 * additions, "DRAM", 4))
-    return Cost(stages, 4 * quarters, ERRORS["strassen"])
+    stages = (_stage("product", 7 / 8 * 2 * m * k * n, "product", 4 * (m * k + k * n + m * n), "dram", tree(k // 2)),
+              _stage("additions", additions, "transform", 12 * additions, "dram", 4))
+    return Cost(stages, ERRORS["strassen"], 4 * quarters)
 
 
 def _sizes(desc: ConvDesc) -> tuple[int, int, int]:
@@ -277,67 +254,28 @@ def _transformed(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
     images = images_at_a_time(way, t)
     chunks, blocks = ceil_div(t.images, images), ceil_div(t.outer, outer_at_a_time(way, t, depthwise))
     tiles = number * t.points * images * t.per_image * (t.inner + ceil_div(t.outer, blocks))
-    level = "L2" if tiles <= 2 * CHUNK_BYTES else "DRAM"
+    level = "l2" if tiles <= 2 * CHUNK_BYTES else "dram"
     if pass_name == "wgrad":
         chunks *= 2                                                         # sums are read and written
     sums = t.count if pass_name == "wgrad" else t.inner
     work = (8 if fft else 2) * t.points * t.count * pairs
     unit = ("fft depthwise" if depthwise else "fft") if fft else "transform"
-    filters = "DRAM" if u > CHUNK_BYTES else "L2"
+    filters = "dram" if u > CHUNK_BYTES else "l2"
     if fft or pass_name != "wgrad":     # read or written in an order of their own, far apart
         filters = f"{way.name} filters, {filters}"
-    stages = (Stage("in", blocks * flops_in * t.count * t.inner, unit, blocks * (read + inner_bytes), level, depth_in),
-              Stage("filter", flops_filter * pairs, unit, w + u, filters, 0),
-              Stage("product", work, "spectral" if fft else "product", blocks * inner_bytes + outer_bytes + chunks * u,
+    stages = (_stage("in", blocks * flops_in * t.count * t.inner, unit, blocks * (read + inner_bytes), level, depth_in),
+              _stage("filter", flops_filter * pairs, unit, w + u, filters, 0),
+              _stage("product", work, "spectral" if fft else "product", blocks * inner_bytes + outer_bytes + chunks * u,
                     level, tree(sums)),
-              Stage("out", flops_out * t.count * t.outer, unit, outer_bytes + written, level, depth_in))
+              _stage("out", flops_out * t.count * t.outer, unit, outer_bytes + written, level, depth_in))
     workspace = tiles + u // blocks * (2 if pass_name == "wgrad" else 1)
-    return Cost(stages, workspace, error)
-
-
-@lru_cache(maxsize=256)   # devices keep what they make of it
-def choose(pass_name: str, desc: ConvDesc, request: Request, machine_key: str, limit: int) -> Choice:
-    """Returns how a pass is computed: a pure function of its arguments.
-
-    Args:
-        machine_key: in MACHINES.
-        limit: bytes of workspace; an algorithm that needs more does not serve.
-    Raises:
-        ConfigError: a strict request cannot be served; the message says why, and what to write instead.
-    """
-    machine, promise = MACHINES[machine_key], PROMISES[request.precision]
-    direct = Way("direct")
-    named = () if request.name == "auto" else (request.name,)
-    options: list[tuple[Way, float, str]] = []
-    for name in named or ("direct", *machine.auto):
-        why = mismatch(name, desc, machine.grouped)
-        for way in () if why else ways(name, desc):
-            cost = cost_of(way, pass_name, desc)
-            reason = limits(cost, promise, limit) or (
-                _dense_gradient(way, pass_name, request) if named else
-                too_small(way, pass_name, desc, machine.least_channels, machine.least_tiles))
-            options.append((way, seconds(cost, machine.rates), reason))
-        if why:
-            options.append((Way(name), 0.0, f"does not serve {why}"))
-    serving = [(time, way) for way, time, reason in options if not reason]
-    if serving and named:
-        way = min(serving)[1]
-        return Choice(way, cost_of(way, pass_name, desc), tuple(options))
-    if named and request.strict:
-        refuse(pass_name, desc, request, options[0][2])
-    if named:
-        free = choose(pass_name, desc, Request("auto", False, request.precision), machine_key, limit)
-        return free._replace(options=(*options, *free.options))
-    fastest = min(serving)
-    own = next(time for time, way in serving if way == direct)
-    way = fastest[1] if fastest[0] <= TAKEN_BELOW * own else direct
-    return Choice(way, cost_of(way, pass_name, desc), tuple(options))
+    return Cost(stages, error, workspace)
 
 
 def limits(cost: Cost, promise: float, limit: int) -> str:
     """Returns why an algorithm must not be taken, "" if it may: its error, or the memory that it needs."""
-    if cost.error > promise:
-        return f"has an error of up to {cost.error:.1e}, {promise:.0e} is promised"
+    if reason := broken(cost, promise):
+        return reason
     if cost.workspace > limit:
         return f"needs {cost.workspace / MIB:,.0f} MiB of workspace, the limit is {limit / MIB:,.0f}"
     return ""
@@ -356,11 +294,6 @@ def too_small(way: Way, pass_name: str, desc: ConvDesc, least_channels: int, lea
     return ""
 
 
-def _dense_gradient(way: Way, pass_name: str, request: Request) -> str:
-    sparse = way.name == "sparse" and pass_name == "dgrad" and not request.strict
-    return "is not taken for the gradient of y, which is dense behind a norm" if sparse else ""
-
-
 def refuse(pass_name: str, desc: ConvDesc, request: Request, why: str) -> NoReturn:
     """Raises ConfigError: a strict request cannot be served; with the reason, and what to write instead."""
     fix = 'write algorithm="auto", which takes what serves'
@@ -372,11 +305,3 @@ def refuse(pass_name: str, desc: ConvDesc, request: Request, why: str) -> NoRetu
         fix = f'{fix}, or move the tensors: x.to("cpu")'
     raise ConfigError(message(OPS[pass_name], f"{request.name} {why}", fix, x=f"{desc.x_shape} NHWC",
                               w=f"{desc.w_shape} OHWI"))
-
-
-MACHINES: dict[str, Machine] = {}   # filled by the devices
-
-
-def register(**machines: Machine) -> None:
-    """Adds classes of machines, by name."""
-    MACHINES.update(machines)

@@ -46,7 +46,7 @@ def test_sixteen_bits_are_exact_on_small_integers(case: Case, half: str, device)
 def test_strips_are_taken_where_they_fit(precision: str, device) -> None:
     desc = square("", 256, 32, 96, 96, 3, 1, 1, 1, 96).desc
     chosen = [plan(pass_name, desc, precision).chosen for pass_name in PASSES]
-    assert all(isinstance(one, depthwise.Strip) and one.reads == PRECISIONS[precision].stores for one in chosen)
+    assert all(isinstance(one, depthwise.Strip) and one.reads == PRECISIONS[precision].dtype for one in chosen)
 
 
 @pytest.mark.parametrize("case, fragment", [

@@ -172,12 +172,14 @@ def test_pairs_of_outputs_share_what_they_read(device, pass_name):
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, fresh_schedules, pass_name):
-    from alpha.cuda.conv.costs import HOPPER
+    from alpha.cuda.conv.costs import TABLES
+    from alpha.cuda.conv.costs.records import changed
     from alpha.cuda.conv.wgmma import boxes
     from alpha.cuda.runtime.context import context
     monkeypatch.setattr(boxes, "shapes", lambda *_: ())  # boxes of positions, with which sums are short
     monkeypatch.setattr(context, "sm_count", 4)
-    monkeypatch.setattr(HOPPER.wgmma, "sum_us", 0.0)  # else sums as short as a test's are not cut
+    # else sums as short as a test's are not cut
+    monkeypatch.setitem(TABLES, "h100", changed(TABLES["h100"], "wgmma.sum_us", 0.0))
     case = square("slices", 3, 1, *((648, 40) if pass_name == "fprop" else (40, 648)), 1)
     width, ic, oc, padding = (3, 208, 40, 0) if pass_name == "fprop" else (1, 40, 208, 2)
     rows = Shape("a row in slices", 3, (1, width), ic, oc, (1, 3), padding=(0, padding))  # 9 whole blocks, 48 values

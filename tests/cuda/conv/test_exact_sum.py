@@ -10,7 +10,8 @@ import pytest
 
 from alpha.cuda import lazy
 from alpha.cuda.conv import coconv, planner, wgmma
-from alpha.cuda.conv.costs import HOPPER
+from alpha.cuda.conv.costs import TABLES
+from alpha.cuda.conv.costs.records import changed
 from alpha.cuda.conv.wgmma import boxes
 from alpha.cuda.lazy import statistics
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
@@ -115,7 +116,7 @@ def test_pixels_slices_and_runs_of_a_row(monkeypatch, fresh_schedules, pass_name
     """Which boxes of positions and long lists leave out."""
     monkeypatch.setattr(boxes, "shapes", lambda *_: ())
     monkeypatch.setattr(context, "sm_count", 4)
-    monkeypatch.setattr(HOPPER.wgmma, "sum_us", 0.0)
+    monkeypatch.setitem(TABLES, "h100", changed(TABLES["h100"], "wgmma.sum_us", 0.0))
     for case in (square("slices", 3, 1, 328, 40, 1), square("row", 3, 4, 16, 8, 3, 1, 1), CASES[4]):
         case = turned(pass_name, case)
         found = [c for c in of_planes(pass_name, case) if isinstance(c, wgmma.Wgmma)]

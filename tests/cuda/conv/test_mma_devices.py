@@ -79,7 +79,7 @@ PROGRAM = """
 import json
 from alpha import nn
 from alpha.cuda.conv import planner
-from alpha.cuda.conv.costs import Cost, Stage
+from alpha.plan import Cost, Stage
 from alpha.cuda.runtime.context import context
 from tests import test_precision as cpu
 from tests.cuda.test_training import small_resnet

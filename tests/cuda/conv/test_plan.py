@@ -26,7 +26,7 @@ SHAPES = {"fprop": (DESC.x_shape, DESC.w_shape, DESC.y_shape), "dgrad": (DESC.y_
 @pytest.mark.parametrize("pass_name", planner.PASSES)
 @pytest.mark.parametrize("precision", planner.PRECISIONS)
 def test_candidates_of_a_precision_read_what_it_allows(pass_name, precision):
-    stores, reads = planner.PRECISIONS[precision]
+    stores, reads = planner.PRECISIONS[precision].dtype, planner.PRECISIONS[precision].reads
     found = planner.candidates(pass_name, precision)
     assert {c.reads for c in found} == set(reads)
     assert {c.writes for c in found if c.reads != "float32"} <= {"float32" if pass_name == "wgrad" else stores}

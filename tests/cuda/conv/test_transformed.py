@@ -19,10 +19,10 @@ from alpha.cuda.runtime.memory import download, upload
 from alpha.cuda.runtime.recording import Recording
 from alpha.errors import ConfigError
 from alpha.gradcheck import assert_equal_at
-from alpha.ops.algorithms.names import Request
 from alpha.ops.algorithms.tile_transform import WINOGRAD_ERRORS
 from alpha.ops.conv import conv2d
 from alpha.ops.conv_desc import ConvDesc
+from alpha.plan import Request
 from tests.conv_cases import Case, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 from tests.cuda.agree import floats, ints

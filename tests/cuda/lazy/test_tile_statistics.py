@@ -10,7 +10,8 @@ import pytest
 import alpha
 from alpha import nn, ops
 from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.costs import HOPPER
+from alpha.cuda.conv.costs import TABLES
+from alpha.cuda.conv.costs.records import changed
 from alpha.cuda.lazy import statistics
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime import memory
@@ -222,8 +223,8 @@ def test_they_are_the_first_readers_and_of_its_channels_alone(launches: list[str
 @pytest.mark.parametrize("why", ["nobody asks", "linear", "tensor cores", "slices"])
 def test_where_nobody_asks_or_a_kernel_cannot_nothing_is_counted(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if why == "slices":
-        monkeypatch.setattr(HOPPER.wgmma, "sum_us", 0.0)  # else sums as short as a test's are not cut
-        monkeypatch.setattr(HOPPER.wgmma, "sum_l2", 1e6)
+        quick = changed(changed(TABLES["h100"], "wgmma.sum_us", 0.0), "wgmma.sum_l2", 1e6)
+        monkeypatch.setitem(TABLES, "h100", quick)  # else sums as short as a test's are not cut
         wgmma._estimate.cache_clear()
     with alpha.config(tensor_cores=why != "tensor cores"):
         if why == "slices":

@@ -12,9 +12,10 @@ from math import prod
 from typing import Any
 
 from alpha.core.op import registry
+from alpha.core.precision import PRECISIONS
 from alpha.cuda.conv import conv2d_bias_act_cuda, conv2d_dgrad_cuda, conv2d_wgrad_cuda, planner
 from alpha.cuda.conv.coconv import halo, levels
-from alpha.cuda.conv.costs import Cost, Stage, device, time_us
+from alpha.cuda.conv.costs import device, time_us
 from alpha.cuda.lazy import flush_gradients, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32, convert
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
@@ -24,6 +25,7 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc, Pair
+from alpha.plan import Cost, Stage
 
 
 class Composed(planner.Candidate):
@@ -34,7 +36,7 @@ class Composed(planner.Candidate):
 
     def __init__(self, pass_name: str, precision: str) -> None:
         self.pass_name, self.precisions = pass_name, (precision,)
-        self.reads = self.writes = planner.PRECISIONS[precision].stores
+        self.reads = self.writes = PRECISIONS[precision].dtype
 
     def rejection(self, desc: CoConvDesc) -> None:  # type: ignore[override]
         return None
@@ -48,12 +50,12 @@ class Composed(planner.Candidate):
 
 
 CANDIDATES = (*levels.TOGETHER, *halo.CANDIDATES, *levels.BY_LEVEL)
-planner.register(*CANDIDATES, *(Composed(*each) for each in product(planner.PASSES, planner.PRECISIONS)), of=CoConvDesc)
+planner.register(*CANDIDATES, *(Composed(*each) for each in product(planner.PASSES, PRECISIONS)), of=CoConvDesc)
 
 
 def composed_us(pass_name: str, desc: CoConvDesc, precision: str) -> float:
     """Estimates the time of the composition: of the convolutions, and of the copies of what belongs to a level."""
-    one, stored, levels = device().table.conversion, ITEMSIZE[planner.PRECISIONS[precision].stores], len(desc.levels)
+    one, stored, levels = device().table.conversion, ITEMSIZE[PRECISIONS[precision].dtype], len(desc.levels)
     found = sum(planner.rank(pass_name, level, precision, every=False)[0].time_us for _, level in desc.levels)
     nbytes, copies = 2 * stored * prod(desc.y_shape), levels  # y is put together, g is taken apart
     if pass_name == "dgrad":  # and dx is added up, in float32

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from alpha.core.precision import Precision
 from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.ffma.sk_dilated import sum_of
 from alpha.cuda.conv.schedule import oversized
-from alpha.cuda.conv.wgmma import BF16, CONSUMERS, FP16, FP32, SHARED_BYTES, TF32, THREADS, Mode, OnOperands, Run
+from alpha.cuda.conv.wgmma import BF16, CONSUMERS, FP16, FP32, SHARED_BYTES, TF32, THREADS, OnOperands, Run
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -20,6 +21,7 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
 from alpha.cuda.runtime.tensor_map import BLOCK, by_address, maps_argument, tensor_maps
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import Shape, ceil_div
+from alpha.plan import Cost, Stage
 
 SIDE, CHUNK, STEP = 8, 64, 16  # pixels of a tile's side; channels of a block, and of a step of the product
 MOST_STAGES, MOST_DILATION = 12, 255
@@ -50,12 +52,12 @@ class Fit(NamedTuple):
 class Halo(OnOperands):
     """One tile in one mode and pass."""
 
-    def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
+    def __init__(self, pass_name: str, mode: Precision, tile: Tile) -> None:
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
-        self.reads, self.writes = mode
-        self.name = f"conv_coconv {tile} {mode.reads} to {mode.writes}"
+        self.reads, self.writes = mode.operand, mode.dtype
+        self.name = f"conv_coconv {tile} {mode.operand} to {mode.dtype}"
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_N": tile.columns, "TILE_DEPTH": tile.depth,
-                   "OPERAND_PLANES": mode.planes, "OUT": C_TYPES[mode.writes]}
+                   "OPERAND_PLANES": mode.planes, "OUT": C_TYPES[mode.dtype]}
         self.kernel = Kernel(
             "conv_coconv.cu", f"conv_coconv_{pass_name}", f"{BLOCK} maps, ptr b, ptr scale_in, ptr scale_w, "
             "ptr statistics, ptr dilations, i32 images, i32 height, i32 width, i32 channels, i32 columns, i32 side, "

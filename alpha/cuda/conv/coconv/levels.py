@@ -13,7 +13,7 @@ from math import gcd
 from typing import Any
 
 from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.costs import Cost, Device, device, time_us
+from alpha.cuda.conv.costs import Device, device, time_us
 from alpha.cuda.conv.ffma import sk_dilated
 from alpha.cuda.conv.ffma.gemm import TILES
 from alpha.cuda.conv.ffma.slab import SlabTile
@@ -27,6 +27,7 @@ from alpha.cuda.ops.pointwise.epilogue import NOTHING
 from alpha.cuda.runtime.memory import ITEMSIZE, Array
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
+from alpha.plan import Cost
 
 EIGHTS = 8  # channels that tensor cores and TMA take at a time
 
@@ -117,11 +118,11 @@ def _units(name: str, tiles: tuple[Any, ...]) -> list[ByLevel]:
 
 
 # In fprop a tile's columns are a level's, which are few; in dgrad the channels of x.
-FFMA = {"fprop": ("64x64x16/128", "32x32x16/64"), "dgrad": ("64x64x16/128",)}
+FFMA = {"fprop": ((64, 64, 16, 128, 4), (32, 32, 16, 64, 4)), "dgrad": ((64, 64, 16, 128, 4),)}     # keys of TILES
 MMA = {"fprop": {1: MmaTile(128, 32, 32, 32, 1, 4, 3), 2: MmaTile(128, 32, 32, 32, 2, 3, 2)},
        "dgrad": {1: MmaTile(128, 64, 64, 32, 1, 4, 3), 2: MmaTile(128, 64, 64, 32, 2, 3, 2)}}
 TOGETHER = tuple(candidate for pass_name in FFMA for candidate in (
-    *(Levels(pass_name, tile) for tile in TILES if str(tile) in FFMA[pass_name]),
+    *(Levels(pass_name, {tile.key: tile for tile in TILES}[key]) for key in FFMA[pass_name]),
     *(MmaLevels(pass_name, mode, MMA[pass_name][mode.planes]) for mode in (FP32, TF32, BF16, FP16))))
 BY_LEVEL = (*_units("conv_wgmma", tuple(c for c in wgmma.CANDIDATES if c.pass_name == "fprop")),
             *_units("sk_dilated", sk_dilated.CANDIDATES), *_units("sk_dilated_wgmma", wgrad.CANDIDATES),

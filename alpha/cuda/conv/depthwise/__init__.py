@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.ffma.schedule_wgrad import tap_table
 from alpha.cuda.conv.planner import Candidate, Launch, precision_of
 from alpha.cuda.conv.schedule import oversized
@@ -18,6 +18,7 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
 from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
+from alpha.plan import Cost, Stage
 
 THREADS = 256                         # of conv_depthwise.cu
 LANES = 32                            # along the channels, at most

@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.costs import device
+from alpha.cuda.conv.costs.records import Key
 from alpha.cuda.conv.split import Share
+from alpha.plan import Cost, Stage
 
 
 class Tile(NamedTuple):
@@ -29,6 +31,11 @@ class Tile(NamedTuple):
         return f"{self.rows}x{self.columns}x{self.k}/{self.threads}" + ("" if self.vector == 4 else " unaligned")
 
     @property
+    def key(self) -> Key:
+        """The key of its constants."""
+        return self.rows, self.columns, self.k, self.threads, self.vector
+
+    @property
     def threads(self) -> int:
         return self.rows // self.thread_rows * (self.columns // self.thread_columns)
 
@@ -48,8 +55,8 @@ class Tile(NamedTuple):
 
     def slab_clocks(self, b_kmajor: bool = False) -> float:
         """Returns those of fprop, dgrad and matmul."""
-        efficiency, kmajor = device().table.ffma.tiles[str(self)]
-        return self.clocks(efficiency * (kmajor if b_kmajor else 1))
+        taken = device().table.ffma.tiles[self.key]
+        return self.clocks(taken.rate * (taken.kmajor if b_kmajor else 1))
 
 
 # What fprop, dgrad and matmul choose from. Tiles with 8x8 elements per thread are fastest on large products, those with

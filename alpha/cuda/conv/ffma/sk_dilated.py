@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import TAP_FIELDS, Schedule, Tiling, schedule
 from alpha.cuda.conv.ffma.slab import UNSCALED, ConvTile
@@ -17,6 +17,7 @@ from alpha.cuda.lazy import EXACT_ARGS
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.ops.conv_desc import ConvDesc
+from alpha.plan import Cost, Stage
 
 # Of 128x64 a multiprocessor would hold four blocks; three have fewer slices to add up.
 TILES = (Tile(128, 128, 16, 8, 8, 4, 2), Tile(64, 64, 16, 8, 8, 3, 8), Tile(32, 32, 16, 4, 4, 4, 8),
@@ -66,7 +67,7 @@ class WgradTile(ConvTile):
         super().__init__(tile, name or f"sk_dilated {tile}", kernel, 2 * LINE_BYTES * tile.threads)
 
     def slab_clocks(self) -> float:
-        return self.tile.clocks(device().table.ffma.wgrad[str(self.tile)])
+        return self.tile.clocks(device().table.ffma.wgrad[self.tile.key].rate)
 
     def schedule(self, desc: ConvDesc) -> Schedule:
         tile, blocks, on = self.tile, self.resident, device()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.cuda.conv.costs import RESERVED, Cost, device, time_us
+from alpha.cuda.conv.costs import RESERVED, device, time_us
 from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Candidate, Launch
@@ -21,6 +21,7 @@ from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, upload
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
+from alpha.plan import Cost
 
 ENTRIES = {"fprop": "conv_v2", "dgrad": "ks_deconv"}
 SLABS = {"fprop": lru_cache(maxsize=256)(fprop_slabs), "dgrad": lru_cache(maxsize=256)(dgrad_slabs)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.ffma.sk_dilated import sum_of
 from alpha.cuda.conv.first_layer.tiles import Tiles, channels_refusal, tiles_of
 from alpha.cuda.conv.planner import Candidate, Launch, precision_of
@@ -19,6 +19,7 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
+from alpha.plan import Cost, Stage
 
 CHANNELS, ALL_CHANNELS, MOST_CHANNELS = (1, 3), (1, 2, 3, 4), 16  # of x: forward in 16 bits, in float32; of wgrad
 COLUMNS, MOST, POSITIONS, FILTERS = 32, 8, 512, 3072            # of the kernels
@@ -98,7 +99,7 @@ class Few(Candidate):
         padded, launches = cut.outputs * cut.groups * MOST / desc.oc, 1 if fprop else 2
         if not fprop:
             padded *= cut.columns * cut.wide * cut.each / (desc.h.f * desc.w.f * desc.ic)
-        flops = desc.useful_flops * padded / c.few[self.pass_name, cut.each]
+        flops = desc.useful_flops * padded / c.few[self.pass_name, cut.each].rate
         return Cost((Stage(flops, "fma", desc.nbytes(ITEMSIZE[self.reads]) / c.dram, "dram",
                            (2 * launches - 1) * c.depth, launches * c.launches,
                            c.seen * (fprop and desc.oc > MOST)),))

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.costs import Cost, Stage, device
-from alpha.cuda.conv.first_layer.mma.stem_mma import MODES, Mode
+from alpha.core.precision import Precision
+from alpha.cuda.conv.costs import device
+from alpha.cuda.conv.first_layer.mma.stem_mma import MODES, defines_of
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.ops.pointwise import as_float32
@@ -22,6 +23,7 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
+from alpha.plan import Cost, Stage
 
 THREADS, WARPS, ROW, PIECE = 256, 8, 128, 16  # of the kernels
 PITCH, PITCH_OF_SINGLE = ROW + 16, ROW + 32   # bytes from a pixel of a patch to the next
@@ -179,12 +181,12 @@ class _Grouped(Candidate):
     blocks = 2     # resident on a multiprocessor, as registers allow
     pitch = PITCH
 
-    def __init__(self, pass_name: str, mode: Mode) -> None:
-        self.pass_name, self.mode, self.precisions = pass_name, mode, (mode.precision,)
+    def __init__(self, pass_name: str, mode: Precision) -> None:
+        self.pass_name, self.mode, self.precisions = pass_name, mode, (mode.name,)
         self.reads = mode.dtype
         self.writes = "float32" if pass_name == "wgrad" else mode.dtype
         self.itemsize = ITEMSIZE[mode.dtype]
-        self.name = f"conv_grouped_{pass_name} {mode.precision}"
+        self.name = f"conv_grouped_{pass_name} {mode.name}"
 
     def channels(self, desc: ConvDesc) -> Channels | None:
         icg, ocg = desc.ic // desc.groups, desc.oc // desc.groups
@@ -241,7 +243,7 @@ class _Grouped(Candidate):
             tiles = ceil_div(each.tiles, min(each.tiles, most)) * min(each.tiles, most)
             products += turns * work.parts * work.rows // 16 * tiles * each.h.taps * each.w.taps
         products = products * channels.tiles * blocks * (c.classes if len(cuts) > 1 else 1)
-        clocks = products * c.clocks[key][self.itemsize, self.mode.products] / device().sm_count
+        clocks = products * c.clocks[key, self.mode.timed_as].clocks / device().sm_count
         if key == "maps":   # filters, brought into place by each block
             clocks += self._fixed(desc, channels) / 4 * c.word_clocks * self.blocks
         return Cost((Stage(clocks, "clocks", desc.nbytes(self.itemsize) / c.dram[key], "dram", c.depth[key],
@@ -265,13 +267,13 @@ class _Grouped(Candidate):
 class GroupedMaps(_Grouped):
     """conv_grouped in a mode: fprop or dgrad."""
 
-    def __init__(self, pass_name: str, mode: Mode) -> None:
+    def __init__(self, pass_name: str, mode: Precision) -> None:
         super().__init__(pass_name, mode)
         self.kernel(0)  # declares the module, for those that are built ahead
 
     def kernel(self, shared: int) -> Kernel:
         return Kernel("conv_grouped.cu", "conv_grouped", MAPS_ARGS, threads=THREADS, shared=shared,
-                      defines=self.mode.defines)
+                      defines=defines_of(self.mode))
 
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
         return channels.pieces * desc.h.f * desc.w.f * channels.k_steps * 512
@@ -302,7 +304,7 @@ class GroupedMaps(_Grouped):
 class GroupedWgrad(_Grouped):
     """conv_grouped_wgrad in a mode."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: Precision) -> None:
         super().__init__("wgrad", mode)
         self.blocks, self.pitch = (1, PITCH_OF_SINGLE) if self.itemsize == 4 else (2, PITCH)
         for taps in (1, MOST_TAPS):
@@ -310,7 +312,7 @@ class GroupedWgrad(_Grouped):
 
     def kernels(self, taps: int, shared: int) -> tuple[Kernel, Kernel]:
         """Returns the kernel that makes slices, and the one that adds them up."""
-        defines = {**self.mode.defines, "TAPS": taps, "SINGLE": int(self.itemsize == 4)}
+        defines = {**defines_of(self.mode), "TAPS": taps, "SINGLE": int(self.itemsize == 4)}
         return (Kernel("conv_grouped_wgrad.cu", "conv_grouped_wgrad", WGRAD_ARGS, threads=THREADS, shared=shared,
                        defines=defines),
                 Kernel("conv_grouped_wgrad.cu", "grouped_sum", SUM_ARGS, threads=512, defines=defines))

@@ -2,7 +2,7 @@
 kernels of conv/ffma, over their classes, work lists and slices, with tiles of gemm_mma.cuh.
 
 Estimated, not measured: what a tile takes follows from the products, the bytes of shared memory and those of the L2
-cache that it needs, and from what conv/costs.py says of the device. On Hopper wgmma serves whatever both serve.
+cache that it needs, and from what conv/costs says of the device. On Hopper wgmma serves whatever both serve.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from alpha.cuda.conv.costs import Cost, device
+from alpha.core.precision import Precision
+from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.ffma.sk_dilated import WgradTile
 from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
-from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, OnOperands, Run, moved_bytes, refusal
+from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, OnOperands, Run, moved_bytes, refusal
 from alpha.cuda.lazy import READS, UNFLAGGED, Operand
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv_desc import ConvDesc
+from alpha.plan import Cost
 
 
 def handicap(desc: ConvDesc) -> float:
@@ -41,10 +43,10 @@ class _Mma(OnOperands):
 class MmaSlab(_Mma, SlabTile):
     """A tile of conv_v2 or ks_deconv in one mode."""
 
-    def __init__(self, pass_name: str, mode: Mode, tile: MmaTile) -> None:
-        self.mode, (self.reads, self.writes) = mode, mode
-        super().__init__(pass_name, tile, f"conv_mma {tile} {mode.reads} to {mode.writes}",
-                         {"ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes]})
+    def __init__(self, pass_name: str, mode: Precision, tile: MmaTile) -> None:
+        self.mode, self.reads, self.writes = mode, mode.operand, mode.dtype
+        super().__init__(pass_name, tile, f"conv_mma {tile} {mode.operand} to {mode.dtype}",
+                         {"ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.dtype]})
 
     def cost(self, desc: ConvDesc) -> Cost:
         stage, = super().cost(desc).stages

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from alpha.core.config import config
-from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import POINT
 from alpha.cuda.conv.transformed.products import TERMS, Product, product_of
@@ -37,6 +37,7 @@ from alpha.ops.algorithms.family import (
     ways,
 )
 from alpha.ops.conv_desc import ConvDesc, ceil_div
+from alpha.plan import Cost, Stage
 
 WORKSPACE_MIB = 512
 LEAST_CHANNELS, LEAST_TAPS, LEAST_DEPTHWISE_TAPS = 32, 5, 13    # where the choice is free; taps of an axis: FFT's
@@ -125,7 +126,9 @@ class Transformed(Candidate):
 
     def cost(self, desc: ConvDesc) -> Cost:
         s, c, known = self.sizes(desc), device().table.transformed, cost_of(self.way, self.pass_name, desc)
-        dram, fma = c.fft[self.way.tile] if self.way.name == "fft" else (c.dram, c.fma)
+        dram, fma = c.dram, c.fma
+        if self.way.name == "fft":
+            dram, fma = c.fft[self.way.tile,].dram, c.fft[self.way.tile,].fma
         flops = {stage.name: stage.work for stage in known.stages}
         count, blocks = ceil_div(s.tiles.count, s.chunk), ceil_div(s.tiles.outer, s.outer)
 

@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.costs import Cost, Device, Stage, device
+from alpha.core.precision import PRECISIONS, Precision
+from alpha.cuda.conv.costs import Device, device
+from alpha.cuda.conv.costs.records import Wgmma as Constants
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, POINT, is_product, oversized
-from alpha.cuda.conv.wgmma.boxes import ROWS, STORED_ROWS, tile_boxes
-from alpha.cuda.conv.wgmma.pixels import CHUNK, Pixels, field, pixels_of
+from alpha.cuda.conv.wgmma.boxes import STORED_ROWS, tile_boxes
+from alpha.cuda.conv.wgmma.pixels import Pixels, field, pixels_of
 from alpha.cuda.conv.wgmma.schedule import Costs, Tiles, WorkList, cluster_list, cluster_makespan, estimate, work_list
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan
+from alpha.cuda.conv.wgmma.tiles import CHUNK, CONSUMERS, SHARED_BYTES, Tile, fitting, survivors
 from alpha.cuda.lazy import EXACT_ARGS, KEEP, UNFLAGGED, Operand, exact, operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
@@ -24,41 +27,20 @@ from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
 from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
+from alpha.plan import Cost, Stage
 
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch
 STREAMED_BYTES = 40e6           # of an output, or of all operands: what is larger does not stay in the L2 cache
 OUT_ROW = 128                   # bytes of a row of the boxes by which results are stored
 BOX_BYTES = STORED_ROWS * OUT_ROW
 MOST_BOXES = 4                  # of a consumer, where shared memory has room: while one is written others leave
-SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 SCALE_FLOATS = 64               # before slots: the last two are their scale
 LARGE = 128 * 256               # rows x columns x planes of a tile of which nvcc makes one pass in 10 s and more
 THREADS, SUM_THREADS = 384, 256  # with two consumers
-CONSUMERS = 2                   # of a block, each with its slot of statistics; a tile of 64 rows has one
 LEAST_COUNTED = 64              # channels of which those are counted: of fewer a tile's sums are too short to hide it
 ALONE = range(1, 2)             # lengths of runs, where each has one tap
 ENTRIES = {"fprop": "conv_v2_wgmma", "dgrad": "ks_deconv_wgmma"}
 READ_BY = {"fprop": ("activation", "weight"), "dgrad": ("gradient", "weight"), "wgrad": ("activation", "gradient")}
-
-
-class Mode(NamedTuple):
-    """What is read (lazy/operands.py) and written."""
-
-    reads: str
-    writes: str
-
-    @property
-    def planes(self) -> int:
-        return 2 if self.reads == "float16x2" else 1
-
-    @property
-    def times(self) -> str:
-        """What the table of conv/costs.py calls it."""
-        return "fp32" if self.planes == 2 else "tf32" if self.writes == "float32" else "16 bits"
-
-    @property
-    def element(self) -> str:
-        return self.reads.removesuffix("x2")
 
 
 Run = Callable[..., None]  # of operands x or g, and w; output, epilogue
@@ -74,33 +56,13 @@ def pixels_as_images(desc: ConvDesc) -> ConvDesc:
     return replace(desc, n=images, h=POINT, w=POINT)
 
 
-def moved_bytes(pass_name: str, mode: Mode, desc: ConvDesc) -> tuple[int, int]:
+def moved_bytes(pass_name: str, mode: Precision, desc: ConvDesc) -> tuple[int, int]:
     """Returns the bytes that fprop or dgrad must write, results, and read: the positions that have a part in any."""
     reads_y = pass_name == "dgrad"
     classes = [axis.fprop_classes if reads_y else axis.dgrad_classes for axis in (desc.h, desc.w)]
     height, width = (sum(len(c.positions) for c in axis if c.count) for axis in classes)
     written, channels = (desc.x_shape, desc.oc) if reads_y else (desc.y_shape, desc.ic)
-    return prod(written) * ITEMSIZE[mode.writes], 2 * mode.planes * desc.n * height * width * channels
-
-
-class Tile(NamedTuple):
-    """`rows` by `columns`, and buffers."""
-
-    columns: int
-    stages: int
-    rows: int = ROWS
-    pairs: bool = False    # of outputs, as many of them
-    held: int = 0          # blocks of filters that stay in shared memory; see schedule_held.py
-    only: str = ""         # the pass that it serves: in the other it gains nothing; dgrad copies 64 columns at a time
-    cluster: int = 1       # blocks that share a tile; see schedule.py
-
-    @property
-    def consumers(self) -> int:
-        return min(self.rows // 64, CONSUMERS)
-
-    def __str__(self) -> str:
-        return (f"{self.rows}{' pairs ' if self.pairs else ''}x{self.columns}{f' held {self.held}' * (self.held > 0)}"
-                f"{f' cluster {self.cluster}' * (self.cluster > 1)}")
+    return prod(written) * ITEMSIZE[mode.dtype], 2 * mode.planes * desc.n * height * width * channels
 
 
 class Estimate(NamedTuple):
@@ -112,20 +74,8 @@ class Estimate(NamedTuple):
     wait_us: float
 
 
-FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32"), Mode("bfloat16", "bfloat16"),
-                          Mode("float16", "float16"))
-# Filters are held because without it the convolutions of ResNet-20 and ResNet-56 take up to 16 % longer, by estimate;
-# what a step takes with fewer tiles is measured in benchmarks/results/h200/pruning.jsonl.
-WIDE = Tile(128, 6), Tile(64, 8), Tile(256, 4), Tile(128, 4, rows=256)
-HALF = (*WIDE, Tile(128, 6, pairs=True, only="dgrad"), Tile(192, 4), Tile(64, 4, rows=256, only="dgrad"),
-        Tile(64, 8, pairs=True), Tile(256, 4, held=3), Tile(64, 4, held=10, only="fprop"),
-        Tile(64, 4, rows=256, held=6), Tile(96, 3, rows=256, held=6, only="fprop"), Tile(64, 9, cluster=8),
-        Tile(64, 9, cluster=4), Tile(128, 7, cluster=4), Tile(64, 12, rows=64))
-TILES = {FP32: (Tile(128, 3), Tile(64, 4), Tile(96, 3, only="fprop"), Tile(32, 4, only="fprop"), Tile(64, 3, held=6),
-                Tile(64, 4, cluster=8), Tile(64, 4, cluster=4),
-                Tile(32, 8, rows=64, only="fprop")),
-         TF32: (*WIDE, Tile(64, 4, rows=256, only="dgrad"), Tile(64, 8, pairs=True), Tile(64, 4, rows=256, held=6)),
-         BF16: HALF, FP16: HALF}
+FP32, TF32, BF16, FP16 = (PRECISIONS[name] for name in ("fp32", "tf32", "bf16", "fp16"))
+TILES = {mode: survivors(f"maps in {mode.timed_as}", fitting(mode.planes)) for mode in (FP32, TF32, BF16, FP16)}
 
 
 def refusal(desc: ConvDesc) -> str | None:
@@ -158,18 +108,18 @@ class OnOperands(Candidate):
 class Wgmma(OnOperands):
     """One tile in one mode.  pooled: of fprop the largest of each 2 x 2 is written, see alpha/cuda/conv/pooled.py."""
 
-    def __init__(self, pass_name: str, mode: Mode, tile: Tile, pooled: bool = False) -> None:
+    def __init__(self, pass_name: str, mode: Precision, tile: Tile, pooled: bool = False) -> None:
         self.pass_name, self.mode, self.tile, self.pooled = pass_name, mode, tile, pooled
-        self.reads, self.writes = mode
+        self.reads, self.writes = mode.operand, mode.dtype
         self.adds, self.joins = pass_name == "dgrad", pass_name == "fprop" and not (tile.pairs or pooled)
-        self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
+        self.name = f"conv_wgmma {tile} {mode.operand} to {mode.dtype}"
         pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, tile.columns))  # bytes of a block
         ring = tile.stages * pixels + (tile.held or tile.stages) * filters
         boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (tile.consumers * BOX_BYTES)) * (tile.cluster == 1)
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows * (1 + tile.pairs), "TILE_N": tile.columns,
                    "OPERAND_PLANES": mode.planes, "RING_STAGES": tile.stages, "OUTPUT_BOXES": boxes,
                    "OF_PAIRS": int(tile.pairs), "FILTERS_HELD": tile.held, "BLOCKS_TOGETHER": tile.cluster,
-                   "OUT": C_TYPES[mode.writes], "POOLED": int(pooled)}
+                   "OUT": C_TYPES[mode.dtype], "POOLED": int(pooled)}
         if tile.rows * tile.columns * mode.planes >= LARGE:
             defines["PASS"] = pass_name  # a module of its own
         self.kernel = Kernel(
@@ -221,7 +171,7 @@ class Wgmma(OnOperands):
     def least_us(self, desc: ConvDesc) -> float:
         on = device()
         products = desc.useful_flops / 2 / (self.tile.rows * self.tile.columns * CHUNK)
-        block_us = on.table.wgmma.tiles[self.mode.times][str(self.tile._replace(cluster=1))][0] * on.slower
+        block_us = on.table.wgmma.tiles[self.tile.key(self.mode)].block_us * on.slower
         return on.table.wgmma.launches * on.launch_us + products * block_us / on.sm_count
 
     def _estimate(self, desc: ConvDesc) -> Estimate:
@@ -334,7 +284,8 @@ def filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, ru
                        (tap, fw * tap, fh * fw * tap, apart * fh * fw * tap))
 
 
-def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: int, c: Any) -> tuple[bool, float]:
+def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: int, c: Constants
+            ) -> tuple[bool, float]:
     """Returns whether channels are so few that they do not fill a line of memory once, and what copying a block takes
     where they do not fill whole lines.  c: the constants."""
     fprop = pass_name == "fprop"
@@ -350,13 +301,15 @@ def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: 
 
 
 @lru_cache(maxsize=1024)
-def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device, pooled: bool = False) -> Estimate:
+def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Precision, on: Device, pooled: bool = False
+              ) -> Estimate:
     pixels, c = pixels_of(pass_name, desc, tile.pairs), on.table.wgmma
-    whole_us, end_us, *alone_us = (us * on.slower for us in c.tiles[mode.times][str(tile._replace(cluster=1))])
+    taken = c.tiles[tile.key(mode)]
+    whole_us, end_us, alone_us = (us * on.slower for us in (taken.block_us, taken.end_us, taken.alone_us))
     few, copied_us = _copies(pass_name, desc, pixels, tile, mode.planes, c)
     stored = min(1.0, pixels.columns / tile.columns)
     slot_us = tile.rows * tile.columns * ITEMSIZE["float32"] / (c.sum_l2 * on.l2)
-    end_us *= ITEMSIZE[mode.writes] / 2
+    end_us *= ITEMSIZE[mode.dtype] / 2
     cluster_us = c.cluster_us * (tile.cluster > 1) * on.slower
     held_us = (tile.held > 0) * pixels.most_blocks * mode.planes * 2 * CHUNK * tile.columns / c.held_bytes_per_us
     found = []
@@ -364,7 +317,7 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device
         block_us = max(whole_us, copied_us) + c.box_us * max(0, tile.rows // box.rows - c.free_boxes)
         costs = Costs(*(us / block_us for us in (stored * end_us + cluster_us, c.sum_us, slot_us)),
                       block=1.0 if few and not tile.held else c.part, filters=held_us / block_us,
-                      alone=max(*alone_us, copied_us) / block_us if tile.pairs else 1.0)
+                      alone=max(alone_us, copied_us) / block_us if tile.pairs else 1.0)
         tiles, wait_us = Tiles(of_boxes, box, tile.columns, on.sm_count, costs, tile.rows), 0.0
         if tile.held:
             makespan, mean = held_makespan(tiles)

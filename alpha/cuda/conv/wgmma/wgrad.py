@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.costs import device
+from alpha.cuda.conv.costs.records import Key
 from alpha.cuda.conv.ffma.sk_dilated import sum_of
 from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.wgmma import STREAMED_BYTES, OnOperands, Run, pixels_as_images, refusal
@@ -16,15 +17,18 @@ from alpha.cuda.conv.wgmma.boxes import Box
 from alpha.cuda.conv.wgmma.schedule import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import CONSUMER_ROWS, Tiling, consumers, longest_chain
+from alpha.cuda.conv.wgmma.tiles import MOST_SUMS, survivors
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
+from alpha.plan import Cost, Stage
 
 ROW = 65536                            # distance of rows of positions in boxes, see wgrad_producer.cuh
 LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
+RING_BYTES = 216 * 1024                # for buffers
 
 
 class WgradTile(NamedTuple):
@@ -44,6 +48,10 @@ class WgradTile(NamedTuple):
     def __str__(self) -> str:
         return (f"{self.rows}x{self.taps}x{self.tap_columns}" + f" strip {self.strip}" * (self.strip > 1)
                 + f" cluster {self.cluster}" * (self.cluster > 1))
+
+    def key(self, planes: int) -> Key:
+        """The key of its constants."""
+        return planes, self.rows, self.tap_columns, self.taps, self.strip, self.cluster
 
     @property
     def columns(self) -> int:
@@ -91,18 +99,21 @@ def row_us(desc: ConvDesc, channels: int, box: int) -> float:
     return c.row_us * (1 + c.crossing * crossing) if desc.h.f * desc.w.f > 1 else c.row_us
 
 
-# Clusters: without them a step of GoogLeNet or ResNet-18 at batch 16 in bf16 takes up to 1.7 % longer on an H200
-# (benchmarks/results/h200/pruning.jsonl).
-TILES = {
-    1: (WgradTile(128, 128, 1, 6), WgradTile(128, 64, 1, 9), WgradTile(128, 64, 3, 5), WgradTile(128, 32, 3, 7),
-        WgradTile(64, 256, 1, 5), WgradTile(192, 128, 1, 5), WgradTile(192, 192, 1, 4), WgradTile(192, 64, 3, 4),
-        WgradTile(64, 64, 3, 3, strip=3), WgradTile(128, 64, 3, 3, strip=2), WgradTile(128, 128, 1, 6, cluster=4),
-        WgradTile(128, 128, 1, 6, cluster=8), WgradTile(64, 128, 1, 9, cluster=8),
-        WgradTile(128, 192, 1, 5, cluster=4), WgradTile(192, 128, 1, 5, cluster=2),
-        WgradTile(256, 128, 1, 4, cluster=2)),
-    2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 96, 1, 3), WgradTile(128, 64, 3, 2),
-        WgradTile(128, 32, 3, 3), WgradTile(64, 64, 3, 3), WgradTile(64, 32, 3, 4),
-        WgradTile(128, 128, 1, 3, cluster=8), WgradTile(64, 128, 1, 4, cluster=8))}
+def _fitting(planes: int) -> dict[Key, WgradTile]:
+    """Returns the tiles that registers and shared memory have room for, with as many buffers as fit, by their sizes:
+    rows, columns of a tap, taps, strip and cluster."""
+    found = {}
+    for rows, columns, taps, strip, cluster in product((64, 128, 192, 256), (32, 64, 96, 128, 192, 256), (1, 3),
+                                                       (1, 2, 3), (1, 2, 4, 8)):
+        tile = WgradTile(rows, columns, taps, 0, strip, cluster)
+        stages = RING_BYTES // tile.box_bytes(planes)
+        sums = rows * tile.columns // (128 * consumers(rows))
+        if stages >= 2 and sums <= MOST_SUMS and (taps > 1 or strip == 1):
+            found[rows, columns, taps, strip, cluster] = tile._replace(stages=stages)
+    return found
+
+
+TILES = {planes: survivors(f"wgrad of {planes} planes", _fitting(planes)) for planes in (1, 2)}
 
 
 class WgmmaWgrad(OnOperands):
@@ -156,8 +167,8 @@ class WgmmaWgrad(OnOperands):
         return c.launches * on.launch_us + us
 
     def _factor(self, desc: ConvDesc) -> float:
-        of_taps, of_product = device().table.wgmma_wgrad.tiles[self.planes][str(self.tile)]
-        return of_taps if desc.h.f * desc.w.f > 1 else of_product
+        taken = device().table.wgmma_wgrad.tiles[self.tile.key(self.planes)]
+        return taken.of_taps if desc.h.f * desc.w.f > 1 else taken.of_product
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x, g, dw).

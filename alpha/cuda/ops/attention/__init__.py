@@ -11,7 +11,8 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from alpha.cuda.conv.first_layer.mma.stem_mma import MODES, Mode
+from alpha.core.precision import Precision
+from alpha.cuda.conv.first_layer.mma.stem_mma import MODES
 from alpha.cuda.conv.planner import precision_of
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -25,7 +26,7 @@ Shape = tuple[int, ...]
 SHAPE = struct.Struct("@8i20q3fi")   # AttentionShape of attention.cuh
 NUMBERS = f"block[{SHAPE.size}] shape, u64 seed, u32 stream, u64 offset, ptr from"
 HEADS = (32, 64, 128, 256)     # widths that tiles have
-_MODES = {mode.precision: mode for mode in MODES}
+_MODES = {mode.name: mode for mode in MODES}
 
 
 class Tile(NamedTuple):
@@ -54,11 +55,11 @@ BACKWARD = {(2, 32): Tile(64, 64, 32, 2), (2, 64): Tile(64, 32, 64, 2), (2, 128)
 
 
 @lru_cache(maxsize=256)
-def kernel(entry: str, mode: Mode, head: int) -> tuple[Kernel, Tile]:
+def kernel(entry: str, mode: Precision, head: int) -> tuple[Kernel, Tile]:
     """Returns one of the three kernels of heads of a width, and its tile."""
     forward, itemsize = entry == "attention_forward", ITEMSIZE[mode.dtype]
     tile = (FORWARD if forward else BACKWARD)[itemsize, head]
-    defines = {"ELEMENT": C_TYPES[mode.dtype], "PRODUCTS": mode.products, "HEAD": head, "TILE_ROWS": tile.rows,
+    defines = {"ELEMENT": C_TYPES[mode.dtype], "PRODUCTS": mode.multiplications, "HEAD": head, "TILE_ROWS": tile.rows,
                "TILE_COLUMNS": tile.columns, "SPAN": tile.span, "STAGES": tile.stages, "MIN_BLOCKS": 1,
                "GRADIENTS": int(not forward)}
     pointers = {"attention_forward": "q k v mask y lse", "attention_dq": "g q k v mask y lse delta dq",

@@ -13,21 +13,22 @@ import numpy as np
 
 from alpha.core.device import FLOAT_DTYPES, HALF_DTYPES
 from alpha.core.errors import DTypeError, message
-from alpha.cuda.conv.costs import Cost, Stage, device, time_us
+from alpha.core.precision import PRECISIONS
+from alpha.cuda.conv.costs import device, time_us
 from alpha.cuda.conv.ffma import gemm
 from alpha.cuda.conv.ffma.gemm import Tile, makespan
 from alpha.cuda.conv.padded import Padded
-from alpha.cuda.conv.planner import PRECISIONS, conversion, plan, precision_of, rank
+from alpha.cuda.conv.planner import conversion, plan, precision_of, rank
 from alpha.cuda.conv.split import SPLITS, refusal, shares, workspace
 from alpha.cuda.ops.matmul import batched, rows
 from alpha.cuda.ops.pointwise import as_float32, convert_into
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty, upload
-from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 from alpha.ops.matmul import linear, matmul
 from alpha.ops.shape import permute
+from alpha.plan import AUTO, Cost, Request, Stage
 
 TILES = tuple(tile for tile in gemm.TILES if (tile.rows, tile.columns) != (32, 64))  # no layer's product is best by it
 LAYOUTS = (False, False), (False, True), (True, False)  # whether a is transposed, and b
@@ -151,7 +152,7 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
     pass_name = "wgrad" if transpose_a else "fprop" if transpose_b else "dgrad"
     images, ic, oc = {"fprop": (m, k, n), "dgrad": (m, n, k), "wgrad": (k, n, m)}[pass_name]
     desc = ConvDesc.fprop((images, 1, 1, ic), (oc, 1, 1, ic), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
-    if dtype != ("float32" if transpose_a else PRECISIONS[precision].stores):
+    if dtype != ("float32" if transpose_a else PRECISIONS[precision].dtype):
         return None
     options = rank(pass_name, desc, precision, every=False)
     best = options[0]

@@ -7,9 +7,9 @@ bits as they are; nothing is scaled, split or padded in memory.
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
 
-from alpha.cuda.conv.costs import RESERVED, Cost, Stage, device
+from alpha.core.precision import PRECISIONS, Precision
+from alpha.cuda.conv.costs import RESERVED, device
 from alpha.cuda.conv.ffma.sk_dilated import sum_of
 from alpha.cuda.conv.first_layer.tiles import PATCH, Tiles, channels_refusal, patch_of, tiles_of
 from alpha.cuda.conv.planner import Candidate, Launch
@@ -20,6 +20,7 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
+from alpha.plan import Cost, Stage
 
 THREADS, POSITIONS, CHUNK, COLUMNS = 256, 256, 32, 64  # of the kernels
 MOST_CHUNKS = (1, 3, 5, 12)                            # of 32 k: 3x3, 5x5, 7x7 and 11x11 filters of 3 channels
@@ -31,20 +32,12 @@ SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "dilation_w", "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "line"))
 
 
-class Mode(NamedTuple):
-    """What a precision's kernels read and write of x, y and g, and how many products they make of one."""
-
-    precision: str
-    dtype: str
-    products: int
-
-    @property
-    def defines(self) -> dict[str, str | int]:
-        return {"ELEMENT": C_TYPES[self.dtype], "PRODUCTS": self.products, "PATCH": PATCH}
+MODES = tuple(PRECISIONS[name] for name in ("fp32", "tf32", "bf16", "fp16"))
 
 
-MODES = (Mode("fp32", "float32", 3), Mode("tf32", "float32", 1), Mode("bf16", "bfloat16", 1),
-         Mode("fp16", "float16", 1))
+def defines_of(mode: Precision) -> dict[str, str | int]:
+    """Returns the macros of a precision's kernels: the elements of x, y and g, and how many products make one."""
+    return {"ELEMENT": C_TYPES[mode.dtype], "PRODUCTS": mode.multiplications, "PATCH": PATCH}
 
 
 def refusal(desc: ConvDesc) -> str | None:
@@ -80,13 +73,13 @@ class StemMmaFprop(Candidate):
 
     pass_name = "fprop"
 
-    def __init__(self, mode: Mode) -> None:
-        self.mode, self.precisions, self.name = mode, (mode.precision,), f"conv_stem_mma_fprop {mode.precision}"
+    def __init__(self, mode: Precision) -> None:
+        self.mode, self.precisions, self.name = mode, (mode.name,), f"conv_stem_mma_fprop {mode.name}"
         self.reads = self.writes = mode.dtype
         self.kernels = {most: Kernel(
             "conv_stem_mma.cu", "stem_mma_fprop", f"ptr x, ptr w, ptr b, ptr y, {SHAPE_ARGS}, i32 tiles, i32 chunks, "
             "i32 relu", threads=THREADS, shared=self._shared(most),
-            defines={**mode.defines, "SHORT": int(most == 1)}) for most in MOST_CHUNKS}
+            defines={**defines_of(mode), "SHORT": int(most == 1)}) for most in MOST_CHUNKS}
 
     def _shared(self, chunks: int) -> int:
         itemsize = ITEMSIZE[self.mode.dtype]
@@ -128,13 +121,13 @@ class StemMmaWgrad(Candidate):
 
     pass_name = "wgrad"
 
-    def __init__(self, mode: Mode) -> None:
-        self.mode, self.precisions, self.reads = mode, (mode.precision,), mode.dtype
-        self.name = f"conv_stem_mma_wgrad {mode.precision} 4"  # channels of g at a time
+    def __init__(self, mode: Precision) -> None:
+        self.mode, self.precisions, self.reads = mode, (mode.name,), mode.dtype
+        self.name = f"conv_stem_mma_wgrad {mode.name} 4"  # channels of g at a time
         self.kernel = Kernel(
             "conv_stem_mma_wgrad.cu", "stem_mma_wgrad", f"ptr x, ptr g, ptr work, {SHAPE_ARGS}, i32 tiles",
             threads=THREADS, shared=max(2 * PATCH * ITEMSIZE[mode.dtype], 4 * 4 * COLUMNS * CHUNK),
-            defines=mode.defines)
+            defines=defines_of(mode))
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if desc.oc % 4:
@@ -162,14 +155,14 @@ class StemMmaWgrad(Candidate):
         return launch
 
 
-def only_stage(pass_name: str, desc: ConvDesc, mode: Mode) -> Stage:
+def only_stage(pass_name: str, desc: ConvDesc, mode: Precision) -> Stage:
     """Returns what memory, the tensor cores or all instructions need, whichever is most."""
     on, itemsize, chunks = device(), ITEMSIZE[mode.dtype], chunks_of(desc)
     c, tiles = on.table.stem_mma, _tiles(desc, on.sm_count)
     rows = desc.n * tiles.per_image * ceil_div(tiles.height * tiles.width, 16) * 16 * ceil_div(desc.oc, COLUMNS)
-    each, per_chunk = c.clocks[pass_name][itemsize, mode.products]
-    products = COLUMNS * CHUNK * mode.products / (on.mma * 2 / itemsize)
-    clocks = max(each + per_chunk * chunks, products * chunks)
+    taken = c.clocks[pass_name, mode.timed_as]
+    products = COLUMNS * CHUNK * mode.multiplications / (on.mma * 2 / itemsize)
+    clocks = max(taken.position + taken.chunk * chunks, products * chunks)
     return Stage(rows * clocks / on.sm_count, "clocks", desc.nbytes(itemsize) / c.dram, "dram",
                  c.depth[pass_name], c.launches[pass_name])
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from alpha.cuda.conv.costs import Cost, Stage, device, time_us
-from alpha.cuda.conv.first_layer.mma.stem_mma import MODES, Mode
+from alpha.core.precision import Precision
+from alpha.cuda.conv.costs import device, time_us
+from alpha.cuda.conv.first_layer.mma.stem_mma import MODES
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE
 from alpha.ops.conv_desc import ceil_div
+from alpha.plan import Cost, Stage
 
 ARGS = ("ptr a, ptr b, ptr y, ptr matrices, i32 a_step, i32 b_step, i32 m, i32 n, i32 k, i32 row_tiles, "
         "i32 column_tiles, i32 aligned, i32 wide")
@@ -36,8 +38,8 @@ class Tile(NamedTuple):
     def shared(self, itemsize: int) -> int:
         return (self.rows + self.columns) * DEPTH * itemsize * self.stages
 
-    def defines(self, mode: Mode) -> dict[str, str | int]:
-        return {"ELEMENT": C_TYPES[mode.dtype], "PRODUCTS": mode.products,
+    def defines(self, mode: Precision) -> dict[str, str | int]:
+        return {"ELEMENT": C_TYPES[mode.dtype], "PRODUCTS": mode.multiplications,
                 "TILE_M": self.rows, "TILE_N": self.columns, "WARP_M": self.warp_rows, "WARP_N": self.warp_columns,
                 "STAGES": self.stages, "MIN_BLOCKS": self.blocks}
 
@@ -55,7 +57,7 @@ class Choice(NamedTuple):
     time_us: float
 
 
-def _kernel(mode: Mode, tile: Tile, transpose_a: bool, transpose_b: bool) -> Kernel:
+def _kernel(mode: Precision, tile: Tile, transpose_a: bool, transpose_b: bool) -> Kernel:
     return Kernel("matmul_batched.cu", f"matmul_batched_{'nt'[transpose_a]}{'nt'[transpose_b]}", ARGS,
                   threads=tile.threads, shared=tile.shared(ITEMSIZE[mode.dtype]), defines=tile.defines(mode))
 
@@ -68,7 +70,7 @@ KERNELS = {(mode, tile, *layout): _kernel(mode, tile, *layout)
 def choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: bool, precision: str,
            out: str) -> Choice | None:
     """Returns the kernel of least estimated time; None in a precision that tensor cores do not serve."""
-    mode = next((mode for mode in MODES if mode.precision == precision), None)
+    mode = next((mode for mode in MODES if mode.name == precision), None)
     if mode is None:
         return None
     itemsize = ITEMSIZE[mode.dtype]
@@ -84,10 +86,10 @@ def choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: b
     return min((made(tile) for tile in TILES[itemsize]), key=lambda c: c.time_us)
 
 
-def _cost(tile: Tile, mode: Mode, blocks: int, slabs: int, vector: bool, nbytes: int) -> Cost:
+def _cost(tile: Tile, mode: Precision, blocks: int, slabs: int, vector: bool, nbytes: int) -> Cost:
     """Returns the cost of as many tiles: products, or copies to and from shared memory."""
     on, c, itemsize = device(), device().table.matmul_batched, ITEMSIZE[mode.dtype]
-    rate = on.mma * (0.5 if itemsize == 4 else 1) / mode.products
+    rate = on.mma * (0.5 if itemsize == 4 else 1) / mode.multiplications
     slab = (tile.rows + tile.columns) * DEPTH * itemsize
     read = tile.threads // 32 * (tile.warp_rows + tile.warp_columns) * DEPTH * itemsize
     clocks = max(tile.rows * tile.columns * DEPTH / (rate * c.efficiency),

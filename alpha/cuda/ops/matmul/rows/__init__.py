@@ -14,9 +14,9 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array
 from alpha.cuda.runtime.walk import LANES
-from alpha.ops.algorithms.names import Request
 from alpha.ops.conv_desc import ceil_div
 from alpha.ops.matmul import MOST_SPARSE_ROWS as MOST_ROWS
+from alpha.plan import Request
 
 WARPS, STEP = 8, 256                # STEP: of the sum that a block lists at a time
 FULL = 16                           # warps of a multiprocessor that keep its memory busy
