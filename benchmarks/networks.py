@@ -44,7 +44,7 @@ HEAD = ("network", "batch", "precision", "alpha ms", "PyTorch ms", "alpha is", "
 
 
 def cases(only: Iterable[str], precisions: Iterable[str], device: str) -> list[compare.Case]:
-    """Returns what is to be measured, from "name" or "name:batch".  Raises ConfigError for an unknown name."""
+    """Returns the cases to measure, from "name" or "name:batch".  Raises ConfigError for an unknown name."""
     found = []
     for item in only:
         name, _, batch = item.partition(":")
