@@ -22,7 +22,8 @@ class Job(NamedTuple):
         op, attrs: the op and its attributes.
         make: returns its arguments as PyTorch tensors, lists of them, numbers or None; further values are for
             PyTorch alone.
-        peer: PyTorch's way from all of these to the op's outputs (None: it is not compared); None: there is none, and the CPU's implementation defines the right result.
+        peer: PyTorch's way from all of these to the op's outputs (None: it is not compared); None: there is none, and
+            the CPU's implementation defines the right result.
         reads: times that an argument must be read, where not once.
         bound: relative error that is allowed in float32.
         exact_peer: whether the values of `peer` equal the op's.

@@ -10,8 +10,8 @@ paper's cases run one by one, the device waited for after every execution, the o
 CUDA graphs. alpha makes the tensor cores' form of float32 tensors in every call.
 
 TFLOP/s are nominal, products with padded zeros counted, as the field does; "useful" leaves those out, and is given as a
-share of the roofline: of the rate of a large matrix product in the same run, or of the rate that a copy's bandwidth allows
-a pass that reads its arguments once and writes its result. "table2" counts inserted zeros too, as the paper does.
+share of the roofline: of a large matrix product's rate in the same run, or of the rate that a copy's bandwidth allows a
+pass that reads its arguments once and writes its result. "table2" counts inserted zeros too, as the paper does.
 On a GPU, `--sets layers --fma` computes on the FMA units, to which the bars of that set belong.
 """
 

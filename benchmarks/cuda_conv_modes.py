@@ -8,10 +8,10 @@
 Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
 replayed between events, in bursts: windows of 12 ms, each after a rest, so that the clock is a cool device's; and
 sustained: without a pause, of which the second half counts, at the clock that the power limit leaves. The tensor cores'
-form of an array is made before ("us"), or with every call for the operand that a training step makes anew ("+split"). cuDNN
-searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last. Where no tile
-serves a layer, the kernel that is planned for it is measured. --tiles measures the first few by estimate beside the
-planned one, and says how far that one is behind the best of them. --set gives constants of modules other values than
+form of an array is made before ("us"), or with every call for the operand that a training step makes anew ("+split").
+cuDNN searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last. Where no
+tile serves a layer, the kernel that is planned for it is measured. --tiles measures the first few by estimate beside
+the planned one, and says how far that one is behind the best of them. --set gives constants of modules other values than
 their own: it shows the worth of a choice without an edit. Shapes g8 to g832 (benchmarks/shapes.py: NARROW) run where
 they are named.
 """

@@ -42,8 +42,8 @@ def commit() -> str:
 def environment(command: str, *packages: str, on_gpu: bool = False) -> dict[str, str]:
     """Returns the facts that go beside every figure, with the versions of the packages named.
 
-    "settings" are alpha's that differ from the defaults, "load" how many programs ran in the minute before. Figures of one
-    network with different settings are apart; on a GPU the CPU backend's go by "host_settings", which keep nothing apart.
+    "settings" are alpha's that differ from the defaults, "load" how many programs ran in the minute before. Figures of
+    one network with different settings are apart; the CPU backend's on a GPU, "host_settings", keep nothing apart.
     """
     changed = {v.name: f"{v.env}={getattr(config, v.name):{'d' if isinstance(v.default, bool) else ''}}"
                for v in VARIABLES if v.name != "cache_dir" and getattr(config, v.name) != v.default}

@@ -25,7 +25,6 @@ RIDDLES = {"what": re.compile(r"\bwhat\b(?!  )", re.IGNORECASE),     # two blank
 TARGET = {"what": 1.0, "who": 0.1, "those": 1.0}
 # Rooms that are above the target, with what they had when it was lowered last: (what, who, those). Figures only fall.
 CEILINGS = {
-    "alpha": (14.2, 1.8, 3.1),
     "alpha/capture": (19.5, 1.0, 1.9),
     "alpha/cpu": (7.9, 0.1, 2.0),
     "alpha/cuda/conv": (11.7, 0.3, 4.2),
@@ -38,7 +37,6 @@ CEILINGS = {
     "alpha/nn": (3.0, 0.3, 1.0),
     "alpha/ops": (4.5, 0.3, 3.2),
     "alpha/optim": (9.3, 0.1, 2.4),
-    "alpha/programs": (13.0, 0.1, 1.0),
     "alpha/training": (12.4, 0.7, 4.3),
     "emulator": (8.4, 0.4, 2.0),
     "tests": (15.4, 1.1, 2.2),
