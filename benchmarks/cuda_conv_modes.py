@@ -12,8 +12,8 @@ form of an array is made before ("us"), or with every call for the operand that 
 cuDNN searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last. Where no
 tile serves a layer, the kernel that is planned for it is measured. --tiles measures the first few by estimate beside
 the planned one, and says how far that one is behind the best of them. --set gives constants of modules other values
-than their own: it shows the worth of a choice without an edit. Shapes g8 to g832 (benchmarks/shapes.py: NARROW) run where
-they are named.
+than their own: it shows the worth of a choice without an edit. Shapes g8 to g832 (benchmarks/shapes.py: NARROW) run
+where they are named.
 """
 
 from __future__ import annotations
