@@ -55,7 +55,7 @@ from alpha.profiler import profiler
 from alpha.random import manual_seed
 from alpha.recompute import recompute, recompute_summary
 from alpha.core.tensor import Tensor, from_dlpack, tensor
-from alpha.core import follow as _follow, inplace as _inplace  # noqa: F401  # what the methods of Tensor call
+from alpha.core import follow as _follow, inplace as _inplace  # noqa: F401  # called by methods of Tensor
 from alpha.interop import copies as _copies, dlpack as _dlpack, ufuncs as _ufuncs  # noqa: F401
 
 __version__ = "0.1.0"

@@ -1,12 +1,12 @@
 """The command line of alpha: `python -m alpha COMMAND`, or `alpha COMMAND` where it is installed.
 
-    alpha [doctor]                        the doctor: what alpha has to work with here, and what is missing
+    alpha [doctor]                        the doctor: which parts are here, and which are missing
     alpha build-kernels [--arch sm_90a]   builds the compiled kernels ahead of their first use
     alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
     alpha summary resnet18                layers of a model; alpha summary --help
     alpha train ...                       trains an image classifier; alpha train --help
     alpha train --resume RUN              continues a run; RUN is its folder
-    alpha predict RUN picture.png ...     what a trained model takes pictures for
+    alpha predict RUN picture.png ...     the classes of pictures by a trained model
     alpha evaluate RUN [--dataset ...]    how well it does, class by class
     alpha export RUN out.onnx             the model for other programs
     alpha compare my_models.py:Net --input 3,32,32    any PyTorch model in alpha: agreement, time, memory, a report
@@ -70,7 +70,7 @@ def _command(args: list[str]) -> int:
 
 
 def _compare(args: list[str]) -> int:
-    if args and not args[0].startswith("--"):       # a model; flags alone are those of the benchmark
+    if args and not args[0].startswith("--"):       # a model; flags alone belong to the benchmark
         try:
             compare = importlib.import_module("torch") and importlib.import_module("alpha.programs.compare")
         except ImportError as error:

@@ -3,7 +3,7 @@
 The key of an entry is a hash of the sources with everything they include in quotes, the flags, the compiler's version
 and, under -march=native, the CPU's features. An entry is a binary and a file with its digest: a binary that does not
 match its digest is built again. Entries are compiled to temporary names in the cache directory and renamed under a
-lock, so that processes which start together build once, and one that is killed publishes nothing; what it leaves is
+lock, so that processes which start together build once, and one that is killed publishes nothing; its remains are
 removed by a compilation a day later. A directory that can only be read serves the entries it has.
 """
 
@@ -36,7 +36,7 @@ except ImportError:  # no advisory locks on this system: a cold start may then c
     fcntl = None  # type: ignore[assignment]
 
 OUTPUT_LINES = 20
-LEFT_SECONDS = 24 * 60 * 60  # after which the files of a compilation are nobody's
+LEFT_SECONDS = 24 * 60 * 60  # after which the files of a compilation are abandoned
 _said: set[str] = set()
 _saying = threading.Lock()
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
@@ -55,7 +55,7 @@ def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Se
         link: further flags of the link; None: there is one source, and the compiler turns it into the binary at once.
         suffix: last part of the file's name.
         include_dirs: where quoted includes are found besides the including file's directory; `flags` must say so too.
-        told: what is compiled, in a line on stderr that grows as it goes on; "": it takes too short a time for that.
+        told: the work in words, in a line on stderr that grows as it goes on; "": it takes too short a time for that.
     Raises:
         CompileError: if the compiler fails or is not there; nothing is published then.
     """
@@ -82,7 +82,7 @@ def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Se
 def find(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str],
          link: Sequence[str] | None = ("-shared",), suffix: str = ".so",
          include_dirs: Sequence[Path] = ()) -> Path | None:
-    """Returns what `build` would, if the cache has it.  Raises CompileError if the compiler is not there."""
+    """Returns the result of `build`, if the cache has it.  Raises CompileError if the compiler is not there."""
     entry = _entry(name, sources, compiler, flags, link, suffix, include_dirs)
     return entry if _sound(entry) else None
 
@@ -120,11 +120,11 @@ def compilers() -> list[tuple[str, ...]]:
 
 
 def written(name: str, text: str, suffix: str) -> Path:
-    """Returns a source of our own making, named by what it has: in the cache directory, or one of this process."""
+    """Returns a source of our own making, named by its content: in the cache directory, or one of this process."""
     entry = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:20]}{suffix}"
     folder, fault = _folder()
     path = folder / entry
-    if fault and not (os.path.exists(path) and _own(path)):  # Path.exists raises where nobody may look
+    if fault and not (os.path.exists(path) and _own(path)):  # Path.exists raises where looking is forbidden
         path = _temporary_dir() / entry
     if not path.exists():
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{name}-")
@@ -164,7 +164,7 @@ def _writable(path: Path) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what compilations left that were killed more than a day ago."""
+    """Removes the remains of compilations that were killed more than a day ago."""
     for path in folder.glob(".*-*"):
         try:
             if path.is_dir() and not path.is_symlink() and time.time() - path.stat().st_mtime > LEFT_SECONDS:
@@ -299,7 +299,7 @@ def _hash_source(path: Path, include_dirs: Sequence[Path], h: hashlib._Hash, see
 
 @cache
 def version_of(compiler: tuple[str, ...]) -> str:
-    """Returns what a compiler says to --version.  Raises CompileError where it is not there."""
+    """Returns a compiler's answer to --version.  Raises CompileError where it is not there."""
     return _run([*compiler, "--version"], "asking for the compiler's version")
 
 
@@ -341,7 +341,7 @@ def _named(compiler: str) -> str:
 
 
 def _run(command: list[str], doing: str) -> str:
-    """Runs a command and returns what it printed.  Raises CompileError with the command and its first lines."""
+    """Runs a command and returns its output.  Raises CompileError with the command and its first lines."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, errors="replace")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The doctor: what alpha has to work with here, and what is missing; and kernels built ahead.
+"""The doctor: which parts alpha finds here, and which are missing; and kernels built ahead.
 
     alpha                                versions, devices, kernels, precision, CUDA, extras, changed settings
     alpha build-kernels                  builds the compiled kernels ahead of their first use
@@ -34,7 +34,7 @@ EXTRAS = {"scikit-learn": ("data", "handwritten digits"), "torchvision": ("downl
 
 
 def versions() -> Iterator[str]:
-    """Yields what runs."""
+    """Yields the versions that run."""
     yield (f"alpha {alpha.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
            f"{platform.system()} {platform.machine()}")
 
@@ -80,14 +80,14 @@ def numerics() -> Iterator[str]:
 
 
 def cuda() -> Iterator[str]:
-    """Yields what the CUDA backend has to work with."""
+    """Yields the parts that the CUDA backend finds."""
     from alpha.cuda.runtime import doctor
 
     return doctor.report()
 
 
 def extras() -> Iterator[str]:
-    """Yields the optional packages, and the extra that installs one that is missing."""
+    """Yields the optional packages, and the extra that installs a missing one."""
     for package, (extra, use) in EXTRAS.items():
         try:
             yield f"{package} {metadata.version(package)}: {use}"
@@ -160,11 +160,11 @@ def training(model: str, precision: str | None, batch_size: int | None, imports:
 
 
 def build_kernels(arches: list[str], program: Callable[[], None] | None = None, folder: Path | None = None) -> int:
-    """Builds the kernels of both backends, prints what came of it, and returns the exit code.
+    """Builds the kernels of both backends, prints the outcome, and returns the exit code.
 
     Args:
         program: whose CUDA kernels alone are built; None: all are.
-        folder: where those of each architecture are packed into a file.
+        folder: where the kernels of each architecture are packed into a file.
     """
     from alpha.cuda.runtime import doctor
 

@@ -44,7 +44,7 @@ def gradcheck(f: Callable[..., Any], inputs: Tensor | Iterable[Any], *, eps: Pos
 
     Args:
         f: function of the inputs that returns a Tensor or several; it must be smooth around them.
-        inputs: what f is called with, a tensor or a list; the tensors that require a gradient are checked and must be
+        inputs: the arguments of f, a tensor or a list; the tensors that require a gradient are checked and must be
             float64.
         eps: step of the difference.
         rtol, atol: bound of the difference, relative to the size of the two terms, and absolute.
@@ -75,7 +75,7 @@ def gradcheck(f: Callable[..., Any], inputs: Tensor | Iterable[Any], *, eps: Pos
     _first_order(f, inputs, checked, eps, rtol, atol, np.random.default_rng(seed))
     if second_order:
         rng = np.random.default_rng(seed + 1)
-        # What comes in is an input here, too: the gradient of a linear function depends on nothing else.
+        # The gradient that comes in is an input here, too: the gradient of a linear function depends on nothing else.
         weights = [_direction(y, rng).requires_grad_() for y in _outputs(f, inputs) if y.requires_grad]
 
         def gradients(*args: Tensor) -> list[Tensor]:
@@ -90,7 +90,7 @@ def gradcheck(f: Callable[..., Any], inputs: Tensor | Iterable[Any], *, eps: Pos
 
 def _first_order(f: Callable[..., Any], inputs: list[Tensor], checked: list[int], eps: float, rtol: float, atol: float,
                  rng: np.random.Generator, incoming: int = 0) -> None:
-    """Checks the gradients by the inputs of some numbers; `incoming`: the first one that is a gradient itself."""
+    """Checks the gradients by the inputs of some numbers; `incoming`: the first input that is a gradient itself."""
     ys = _outputs(f, inputs)
     weights = [_direction(y, rng) for y in ys]
     graphs = [(y, w) for y, w in zip(ys, weights) if y.requires_grad]  # the others must be constant

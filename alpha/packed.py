@@ -1,9 +1,9 @@
 """Compiled modules that come with the package, for machines without a compiler: a zip file for each architecture.
 
-    python -m alpha build-kernels --arch sm_80 sm_90a --pack alpha/cuda/packed    # what `make wheel ARCHES=...` does
+    python -m alpha build-kernels --arch sm_80 sm_90a --pack alpha/cuda/packed    # as `make wheel ARCHES=...` does
 
-The name of a member is a hash of what it was compiled from: its source with everything that it includes, its macros,
-the architecture. A source that was edited since has no member, and is compiled as if there were no packs.
+The name of a member is a hash of its source with everything that it includes, its macros, the architecture. A source
+that was edited since has no member, and is compiled as if there were no packs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Defines = Iterable[tuple[str, "str | int"]]
 
 
 class Pack:
-    """Where packs lie, and what their modules are made of.
+    """The folder of packs, and the sources of their modules.
 
     Args:
         folder: of kernels-<architecture>.zip.
@@ -71,7 +71,7 @@ class Pack:
 def serving(arch: str, there: Iterable[str]) -> list[str]:
     """Returns the architectures whose modules run on `arch`, best first: itself, and the lesser ones of its generation.
 
-    What is compiled for an "a" runs on that alone.
+    A module compiled for an "a" runs on that alone.
     """
     def runs(other: str) -> bool:
         if "a" in arch + other:

@@ -2,8 +2,8 @@
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns a counter of 128 bits and a
 key of 64 bits into four 32-bit words. The key is the seed; the counter is (block low, block high, stream, 0); number k
-of a stream is word k mod 4 of block k // 4. Whoever needs numbers names a stream and a range of k, so results depend
-neither on how a batch is split nor on what ran before, and a resumed run draws what it would have drawn.
+of a stream is word k mod 4 of block k // 4. A caller names a stream and a range of k, so results depend neither on how
+a batch is split nor on earlier calls, and a resumed run draws the numbers that it would have drawn.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def manual_seed(seed: Seed) -> None:
 
 
 def reserve(n: int) -> tuple[int, int]:
-    """Returns (seed, offset) of n numbers that nobody else will be given, in any thread; whole blocks are reserved.
+    """Returns (seed, offset) of n numbers that no other caller gets, in any thread; whole blocks are reserved.
 
-    Within `part` they are those of the rows of a part, where n is a multiple of its rows.
+    Within `part` they belong to the rows of a part, where n is a multiple of its rows.
     """
     with _global.lock:
         offset, before, total = _global.counter, 0, n
@@ -135,7 +135,7 @@ def part(first: int, last: int, rows: int) -> Iterator[None]:
 
 
 def get_state() -> tuple[int, int]:
-    """Returns (seed, counter), what `set_state` takes."""
+    """Returns (seed, counter) for `set_state`."""
     with _global.lock:
         return _global.seed, _global.counter
 

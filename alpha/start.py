@@ -1,4 +1,4 @@
-"""What every program of the project does around its work: python -m alpha, python -m train and the command alpha.
+"""The frame of every program of the project: python -m alpha, python -m train and the command alpha.
 
 Whatever goes wrong is one message of two lines on stderr, as in alpha.errors, and a status:
 
@@ -29,7 +29,7 @@ def quiet() -> None:
 
 
 def loud() -> None:
-    """Undoes what `quiet` did about interrupts: they raise KeyboardInterrupt again."""
+    """Undoes the part of `quiet` about interrupts: they raise KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -78,7 +78,7 @@ def tell(text: str) -> None:
 def open_streams() -> None:
     """Puts /dev/null where a standard stream is closed, and lets every name be printed, UTF-8 or not.
 
-    Otherwise the next file to be opened would take the stream's place, and get what is printed.
+    Otherwise the next file to be opened would take the stream's place, and get the output.
     """
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -131,7 +131,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _lost_output() -> int:
-    """Returns 1, and says why, if what was printed cannot be written; 0 otherwise."""
+    """Returns 1, and says why, if the output cannot be written; 0 otherwise."""
     try:
         sys.stdout.flush()
         return 0

@@ -10,7 +10,7 @@ Both start from the same weights and see the same batches, order and augmentatio
     archive   50,000 + 10,000 colour images made of them, in CIFAR-10's own files (benchmarks/digits_archive.py)
     cifar10   CIFAR-10 itself, where --data-dir or ./data has it
 
-`--algorithm winograd` is such a flag: an algorithm of convolutions in alpha, whose rows stand apart from those of auto.
+`--algorithm winograd` is such a flag: an algorithm of convolutions in alpha, whose rows stand apart from auto's.
 Results go to benchmarks/results/<device>/accuracy.jsonl; --resume leaves out the seeds that are there already.
 """
 
@@ -43,7 +43,7 @@ ARCHIVE = Path("data/digits")
 RESNET = "--model resnet18 --dataset cifar10 --batch-size 256 --lr 0.1 --warmup 1 --val-size 1000"
 DEEP = "0.05 --warmup 1"  # without an epoch to warm up, VGG-11 stays at chance on digits, in PyTorch too
 RATES = {"lenet5": "0.02", "vgg11": DEEP, "vgg16": DEEP, "googlenet": DEEP}  # for networks instead of the recipe's own
-RECIPES = {  # by device: what takes a GPU seconds takes a CPU hours
+RECIPES = {  # by device: a training of seconds on a GPU takes a CPU hours
     "digits": {"cpu": "--model lenet5 --dataset digits", "cuda": "--model lenet5 --dataset digits"},
     "archive": {"cpu": "--model lenet5 --dataset cifar10 --batch-size 128 --epochs 3 --augment crop=2 --val-size 1000",
                 "cuda": f"{RESNET} --epochs 5 --augment crop=2"},
@@ -81,7 +81,7 @@ def present(data_dir: Path | None) -> list[str]:
 
 
 def train_both(config: Config) -> Row:
-    """Trains with both, and returns what became of each."""
+    """Trains with both, and returns the results of each."""
     config = resolve_device(config)
     check(config)
     found = {"alpha": alpha_run(config), "torch": torch_run(config)}

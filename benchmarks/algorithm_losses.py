@@ -3,7 +3,7 @@
     python -m benchmarks.algorithm_losses [--models vgg11] [--steps 20] [--lr 1e-4] [--device cpu|cuda] [--fma]
                                            [--output FOLDER]
 
-Same weights, same batches: what differs is the rounding of the convolutions. How far a rounding goes in so many steps
+Same weights, same batches: only the rounding of the convolutions differs. How far a rounding goes in so many steps
 is seen from a third run, of direct with every first weight moved by a unit in its last place (`nudged`): its distance
 from direct is no error of any algorithm. Rows go to algorithms_losses.jsonl, the picture of all of them lies beside
 it. --fma leaves a GPU's tensor cores aside, where auto takes direct alone.
@@ -63,7 +63,7 @@ def differences(one: Sequence[float], other: Sequence[float]) -> list[float]:
 
 
 def units_of(device: str, fma: bool) -> str:
-    """Returns what multiplies."""
+    """Returns the units that multiply."""
     if device != "cpu":
         return "fma" if fma else "tensor cores"
     library = native.library()

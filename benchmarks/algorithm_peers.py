@@ -1,4 +1,4 @@
-"""What benchmarks.algorithms compares with: PyTorch's convolution, torch.fft on whole maps, scipy's fftconvolve."""
+"""The peers of benchmarks.algorithms: PyTorch's convolution, torch.fft on whole maps, scipy's fftconvolve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_SPECTRUM = 1 << 30     # bytes of the transformed filters of whole maps
 
 
 def peers(pass_name: str, desc: ConvDesc, arrays: dict[str, np.ndarray]) -> dict[str, Call]:
-    """Returns the calls of the peers that are installed and can compute a pass; those of torch give NCHW."""
+    """Returns the calls of the peers that are installed and can compute a pass; torch's give NCHW."""
     try:
         torch = cpu_timing.strict_torch()
     except ImportError:

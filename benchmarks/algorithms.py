@@ -1,4 +1,4 @@
-"""The algorithms of convolution beside one another: work, depth, what the model expects, and what the clock says.
+"""The algorithms of convolution beside one another: work, depth, the model's estimate, and the clock's time.
 
     python -m benchmarks.algorithms --output benchmarks/results/<machine>/algorithms.jsonl
     python -m benchmarks.algorithms --kernels 3 7 --maps 28 56 --channels 64 --passes fprop
@@ -51,9 +51,9 @@ KERNELS, MAPS, CHANNELS = (1, 3, 5, 7, 9, 11, 15, 31), (4, 7, 8, 14, 16, 28, 32,
 CELL_FLOPS, MOST_FLOPS, MOST_BYTES = 4e9, 2e12, 4 << 30     # aimed at; computed, but not run, above
 DEPTHWISE_FLOPS = 3e8                                       # aimed at on a CPU
 MOST_IMAGES = 64
-LIMIT = 1 << 30                                             # workspace: to see what would be, too
+LIMIT = 1 << 30                                             # workspace: to see larger ones, too
 ALGORITHMS = CONV_NAMES[1:]
-CELL = ("machine", "cell", "n", "pass")                     # what tells the rows of a CPU apart
+CELL = ("machine", "cell", "n", "pass")                     # fields that tell the rows of a CPU apart
 
 
 def operands(desc: ConvDesc) -> dict[str, np.ndarray]:
@@ -77,7 +77,7 @@ def call_of(shape: ConvShape, pass_name: str, arrays: dict[str, np.ndarray], nam
 
 
 def rates_of(machine: str, threads: int) -> Rates:
-    """Returns what a class of machines does with so many threads: each has its core and cache, memory is shared."""
+    """Returns the rates of a class of machines with so many threads: each has its core and cache, memory is shared."""
     one = MACHINES[machine].rates
     return one._replace(work={unit: threads * rate for unit, rate in one.work.items()},
                         nbytes={level: rate * (1 if level == "dram" else threads)
@@ -177,7 +177,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def judged(rows: Sequence[Row], workspace: int) -> list[Row]:
-    """Returns rows that a CPU timed with what the model expects and chooses now, the worst choice first.
+    """Returns rows that a CPU timed with the model's estimates and choices of now, the worst choice first.
 
     An algorithm that would take another tile than was timed is left out, and with it a cell where it is chosen.
     """

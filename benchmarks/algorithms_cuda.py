@@ -1,6 +1,6 @@
 """The GPU's side of benchmarks.algorithms: cells by every algorithm and by PyTorch, in turn, as CUDA graphs.
 
-Errors are those of a part of the result, some images or some filters, against float64 by transforms of whole maps.
+Errors are of a part of the result, some images or some filters, against float64 by transforms of whole maps.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def torch_calls(pass_name: str, desc: ConvDesc, t: dict[str, Any], modes: tuple[
 
 
 def model(pass_name: str, desc: ConvDesc, name: str) -> Row | None:
-    """Returns what the planner expects of an algorithm; None: it cannot."""
+    """Returns the planner's estimate for an algorithm; None: it cannot."""
     from alpha.cuda.conv import planner
     try:
         made = planner.plan(pass_name, desc, planner.precision_of("float32"), Request(name, name != "auto"))
@@ -174,7 +174,7 @@ def measured(pass_name: str, desc: ConvDesc, names: Sequence[str], args: argpars
     """Returns the milliseconds of each side per round, in turn, and the errors."""
     t = operands(desc)
     arrays = {key: cuda_timing.wrap(a) for key, a in t.items()}
-    if alpha.config.tensor_cores:   # as in training, where what is around a convolution leaves it
+    if alpha.config.tensor_cores:   # as in training, where the ops around a convolution leave them
         from alpha.cuda.lazy import operand
         for a in arrays.values():
             operand(a, "float16x2")

@@ -134,7 +134,7 @@ def measure(calls: dict[str, Callable[[], Any]], precision: str, timing: ModuleT
 
 
 def cases(args: argparse.Namespace) -> list[tuple[str, Heads, str]]:
-    """Returns (set, case, pass) of what was asked for."""
+    """Returns (set, case, pass) of the cases asked for."""
     found = []
     for name, shapes, passes in (("attention", ATTENTION, ("fwd", "both")), ("products", PRODUCTS, (
             "scores", "values", "keys"))):

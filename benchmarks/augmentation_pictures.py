@@ -1,4 +1,4 @@
-"""Draws docs/images/augmentation.png: what each augmentation makes of one picture, in six epochs.
+"""Draws docs/images/augmentation.png: one picture after each augmentation, in six epochs.
 
     python -m benchmarks.augmentation_pictures [PATH]
 

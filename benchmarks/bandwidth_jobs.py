@@ -1,4 +1,4 @@
-"""The kernels whose time is that of moving bytes: what each is given, how often it must read it, and PyTorch's way.
+"""The kernels whose time is spent on moving bytes: arguments, how often each must be read, and PyTorch's way.
 
 A large tensor has `images` x 32 x 32 x 64 elements, also as rows of 1024. Where a kernel must read an argument again,
 because a sum over all of it comes first and no cache holds it, `reads` says so.
@@ -20,13 +20,13 @@ class Job(NamedTuple):
 
     Attributes:
         op, attrs: the op and its attributes.
-        make: returns its arguments as PyTorch tensors, lists of them, numbers or None; what follows them is for
+        make: returns its arguments as PyTorch tensors, lists of them, numbers or None; further values are for
             PyTorch alone.
-        peer: PyTorch's way from all of these to the op's outputs (None for one that is not compared); None: there is
-            none, and the CPU's implementation says what is right.
+        peer: PyTorch's way from all of these to the op's outputs (None: it is not compared); None: there is none, and
+            the CPU's implementation defines the right result.
         reads: times that an argument must be read, where not once.
         bound: relative error that is allowed in float32.
-        exact_peer: whether the values of `peer` are those of the op.
+        exact_peer: whether the values of `peer` equal the op's.
     """
 
     op: str

@@ -1,15 +1,15 @@
-"""What a GPU reaches of the figures by which kernels are chosen (alpha/cuda/conv/costs), measured in two minutes.
+"""The figures of a GPU by which kernels are chosen (alpha/cuda/conv/costs), measured in two minutes.
 
     python -m benchmarks.calibrate [--output DEVICE.json] [--record FILE.jsonl] [--shapes v1 d32] [--tiles 2]
                                    [--precisions fma fp32 bf16] [--rounds 3] [--budget-s 90] [--rows FILE.jsonl]
 
 Times the cheapest few candidates of some layers, each by itself in CUDA graphs, and passes over arrays of several
 sizes; then looks for the clock, the launch, the latency and the rates of memory by which their costs come nearest to
-what they took. Prints the device as it was taken to be and as it was found, and the candidates whose constants are off.
+their times. Prints the device as it was taken to be and as it was found, and the candidates whose constants are off.
 
 --output writes the device with the constants of its class, in the form of alpha/cuda/conv/costs/h100.json.
-ALPHA_CALIBRATION=DEVICE.json has kernels chosen by what was found. Other kernels add in another order: results may
-differ in their last bits from those of a process that does not name the file. --rows fits rows of an earlier --record
+ALPHA_CALIBRATION=DEVICE.json has kernels chosen by the figures found. Other kernels add in another order: results may
+differ in their last bits from a process that does not name the file. --rows fits rows of an earlier --record
 again, without a GPU.
 """
 
@@ -33,8 +33,8 @@ from benchmarks.shapes import PASSES, SHAPES, ConvShape
 
 FIELDS = ("clock_ghz", "launch_us", "latency_us", "dram", "l2")  # that are looked for
 FIRST_STEP, LAST_STEP = 0.5, 0.005                               # of a factor
-STAY = 0.003                     # of the loss, for each e-fold from the start: what no row tells of stays
-OFF = 0.1                        # of a candidate's time: what is said of its constants
+STAY = 0.003                     # of the loss, for each e-fold from the start: figures without a row stay
+OFF = 0.1                        # of a candidate's time: its constants are told
 CALLS, WINDOW_MS, MOST_SETS = 10, 5.0, 8
 LENGTHS = (1 << 10, 1 << 18, 1 << 20, 1 << 21, 1 << 25, 1 << 27)  # elements that a pass converts: 6 bytes of each
 SMALL = tuple(ConvShape(*row) for row in (
@@ -43,7 +43,7 @@ CHOSEN = ("v1", "v3", "d32", "p32", "b128", "in3", "s4", "s8", "s16")  # of the 
 
 
 class Timed(NamedTuple):
-    """A launch: its name, what it costs, and the microseconds that it took."""
+    """A launch: its name, its cost, and the microseconds that it took."""
 
     name: str
     cost: Cost
@@ -101,7 +101,7 @@ def constants_off(rows: Iterable[Timed], found: Device, start: Device) -> dict[s
 
 
 def take_for(row: Row) -> None:
-    """Takes the device of a recorded row for that of this process."""
+    """Takes the device of a recorded row for this process's."""
     from alpha.cuda.runtime.context import context
     from alpha.cuda.runtime.rehearsal import DEVICES
     context.arch, context.name, context.sm_count = row["arch"], row["device"], row["multiprocessors"]
@@ -111,7 +111,7 @@ def take_for(row: Row) -> None:
 def timed_of(rows: Iterable[Row]) -> list[Timed]:
     """Returns recorded rows, those whose candidates are still there, with costs for the device of this process.
 
-    A row has its layer by name ("shape", as those of cuda_conv_modes have it too), or the elements of a pass.
+    A row has its layer by name ("shape", as in rows of cuda_conv_modes), or the elements of a pass.
     """
     shapes = {shape.name: shape.desc for shape in layers()}
     by_name = {(p, c.name): c for p in PASSES for c in planner.candidates(p)}
@@ -151,7 +151,7 @@ def call_us(call: Any, rounds: int) -> float:
         for k in range(CALLS):
             call(k)
         return []
-    run(None)  # compiles, and makes once what is made once
+    run(None)  # compiles, and makes arrays that are made once
     synchronize()
     recording = Recording(run, [])
     try:
@@ -163,7 +163,7 @@ def call_us(call: Any, rounds: int) -> float:
 
 
 def passes(rounds: int) -> Iterator[Row]:
-    """Yields what passes over arrays take: small ones a launch, others what the L2 cache or memory give."""
+    """Yields the times of passes over arrays: small ones are bound by the launch, others by the L2 cache or memory."""
     from alpha.cuda.ops.pointwise import convert_into, filled
     from alpha.cuda.runtime.memory import empty
     from benchmarks.cuda_timing import l2_bytes
@@ -174,7 +174,7 @@ def passes(rounds: int) -> Iterator[Row]:
 
 
 def cheapest(shape: ConvShape, pass_name: str, precision: str, tiles: int) -> list[planner.Candidate]:
-    """Returns the candidates of least cost that read what the precision stores or is split into."""
+    """Returns the candidates of least cost that read the form in which the precision stores or splits arrays."""
     options = planner.rank(pass_name, shape.desc, precision, every=False)
     stores = planner.PRECISIONS[precision].dtype
     fitting = [o.candidate for o in options if not o.reason]
@@ -182,7 +182,7 @@ def cheapest(shape: ConvShape, pass_name: str, precision: str, tiles: int) -> li
 
 
 def launch_us(shape: ConvShape, candidate: planner.Candidate, rounds: int) -> float:
-    """Returns what a candidate's launch takes on arrays that the cache does not keep, its operands there already."""
+    """Returns the time of a candidate's launch on arrays that the cache does not keep, its operands there already."""
     from alpha.core.graph import no_grad
     from alpha.cuda.lazy import operand
     from alpha.cuda.ops.pointwise import filled
@@ -228,7 +228,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def report(rows: Sequence[Timed]) -> tuple[Device, list[str]]:
-    """Returns the device that is found, and what to print."""
+    """Returns the device that is found, and the lines to print."""
     start = device()
     found = fit(rows, start)
     lines = [f"{'':12}{'taken':>12}{'found':>12}"]

@@ -1,4 +1,4 @@
-"""What makes a comparison unfair or wrong, and the refusal to measure it."""
+"""Checks that a comparison is fair and right; it is not measured otherwise."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchmarks.environment import smi
 # Relative difference of the first loss and of the one after an update; rounding grows with every update.
 LOSS_BOUNDS = {"fp32": (1e-4, 1e-2), "bf16": (1e-2, 1e-1),
                **dict.fromkeys(("fp32-tf32", "tf32", "fp16"), (2e-3, 3e-2))}
-BUSY_PERCENT, BUSY_MIB = 10.0, 2048.0  # of a GPU that somebody else works on; a bare driver holds less
+BUSY_PERCENT, BUSY_MIB = 10.0, 2048.0  # of a GPU that other programs use; a bare driver holds less
 PATIENCE = 5                           # looks at a GPU, a second apart, before it counts as busy
 
 
 class UnfairError(AlphaError, RuntimeError):
-    """A comparison whose figures would not tell what they seem to tell."""
+    """A comparison whose figures would mislead."""
 
 
 class Idle(Protocol):
@@ -70,7 +70,7 @@ def synchronised(side: Idle) -> None:
 
 
 def quiet_gpu(look: Callable[..., Mapping[str, str]] = smi, sleep: Callable[[float], Any] = time.sleep) -> None:
-    """Refuses a GPU on which somebody else works.  Must be called before this program uses it."""
+    """Refuses a GPU that other programs use.  Must be called before this program uses it."""
     for k in range(PATIENCE):
         seen = look("utilization.gpu", "memory.used")
         percent, mib = (_number(seen.get(name)) for name in ("utilization.gpu", "memory.used"))
@@ -85,7 +85,7 @@ def quiet_gpu(look: Callable[..., Mapping[str, str]] = smi, sleep: Callable[[flo
 
 
 def admit(precisions: Iterable[str], device: str, where: str, busy: bool) -> None:
-    """Refuses precisions that the device does not have and, unless `busy` is given, a GPU on which somebody works."""
+    """Refuses precisions that the device does not have and, unless `busy` is given, a GPU in use."""
     precision_of_device(precisions, device, where)
     if device == "cuda" and not busy:
         quiet_gpu()

@@ -7,7 +7,7 @@
 Sides, in turn in one process: `alpha`, the op; `composed`, alpha's conv2d for each level, copies and concatenation;
 `conv2d`, alpha's Conv2d of the same weight; `torch_nchw`, `torch_nhwc`; in fp32 also PyTorch's with TF32, `tf32_nchw`
 and `tf32_nhwc`; with --compile `compiled`. On a GPU all are CUDA graphs, so that time on the host counts for none, and
-what tensor cores read of float32 is made before, as in training. Before a pass is timed alpha's result is compared with
+the tensor cores' form of float32 is made before, as in training. Before a pass is timed alpha's result is compared with
 PyTorch's in strict float32. --tables: the shapes of the paper's Tables 1 and 2, one image, forward. --steps: training
 steps of coresnet50 by benchmarks.compare, at the batches of --batch-sizes. --clock cpu: the processor's time, of one
 core (taskset -c 0), on a machine that others use too.
@@ -159,7 +159,7 @@ def torch_pass(desc: CoConvDesc, pass_name: str) -> Callable[..., Any]:
 
 
 def torch_calls(operands: Operands, pass_name: str, precision: str, compiled: bool, device: str) -> dict[str, Call]:
-    """Returns PyTorch's sides; each sets what it may round to before it computes."""
+    """Returns PyTorch's sides; each sets its rounding before it computes."""
     import torch
     desc, run = operands.shape.desc, torch_pass(operands.shape.desc, pass_name)
     found: dict[str, Call] = {}
@@ -234,7 +234,7 @@ def measure(set_name: str, operands: Operands, pass_name: str, precision: str, d
 
 
 def kernel_of(pass_name: str, desc: CoConvDesc, dtype: str, device: str, precision: str) -> str:
-    """Returns what computes a pass: on a GPU the candidate that was chosen."""
+    """Returns the kernel of a pass: on a GPU the candidate that was chosen."""
     if device == "cpu":
         from alpha.cpu import native
         return "compiled" if alpha.config.cpu_kernels and native.library() else "numpy"
@@ -315,7 +315,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace, timing: ModuleType, precision: str, facts: Row, deadline: float) -> list[Row]:
-    """Measures all shapes in one precision; what fails is a row, and the rest goes on."""
+    """Measures all shapes in one precision; a failure is a row, and the rest goes on."""
     file, set_name = args.output / "coconv.jsonl", "tables" if args.tables else "layers"
     there = {results.key_of(row, KEY) for row in results.read(file) if "failed" not in row} if args.resume else set()
     rows: list[Row] = []

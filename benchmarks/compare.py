@@ -8,7 +8,7 @@ One fresh process per library and configuration. Both have the same network, the
 batches; before anything is timed their parameter counts must be equal and their first losses agree. Then alpha and one
 configuration of PyTorch work in turn, so that a slow spell of the machine meets both alike. A ratio is the median over
 the rounds of (PyTorch's time) / (alpha's time). fp32-tf32 is alpha's float32 beside PyTorch's TF32. Results go to
-benchmarks/results/<device>/compare.jsonl, and pictures of them beside it; --resume leaves out what is there already.
+benchmarks/results/<device>/compare.jsonl, and pictures of them beside it; --resume leaves out rows that are there.
 
 One line compares a network or layer of your own, in this process:
 
@@ -45,11 +45,11 @@ CPU_MODELS = ("lenet5:128", "vgg16:32", "resnet18:32", "googlenet:32")
 BATCH_SIZES = (128, 512)
 WARM_UP_STEPS = {"cpu": 1, "cuda": 5}
 STEPS_PER_VISIT = {"cpu": 1, "cuda": 3}  # at least
-WARM_MS = {"cpu": 150.0, "cuda": 0.0}  # of a visit, before what counts; a step at least
+WARM_MS = {"cpu": 150.0, "cuda": 0.0}  # of a visit, before the steps that count; a step at least
 
 
 class Case(NamedTuple):
-    """What both libraries are given."""
+    """The case that both libraries are given."""
 
     model: str
     batch: int
@@ -94,7 +94,7 @@ def in_turn(case: Case, effort: Effort, sides: Mapping[str, Runner | Worker], ms
     """Returns the milliseconds of a step per round, the sides taking turns; the first round only warms up.
 
     A visit begins with steps that do not count: they find the caches full of the other side's arrays, memory given back
-    and threads asleep. What follows is as fast as where a side works alone, which `in_a_loop` shows.
+    and threads asleep. The steps that follow are as fast as where a side works alone, which `in_a_loop` shows.
 
     Args:
         ms: about how long a step takes.
@@ -147,10 +147,10 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
     """Yields a row for each configuration, and one for the memory of each side that tells; failures are rows too.
 
     Args:
-        eager_ms: what is known of the eager configurations; what is measured here is added.
+        eager_ms: times of the eager configurations so far; times measured here are added.
         deadline: as time.monotonic(); no configuration is begun after it.
-        loops: whether rows tell what each side takes in a loop, too: what the turns cost it.
-        float64: whether rows have the first loss as PyTorch computes it in float64, too.
+        loops: whether rows have each side's time in a loop, too: it shows the cost of the turns.
+        float64: whether rows have the first loss by PyTorch in float64, too.
     """
     workers: dict[str, Worker] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +208,7 @@ def in_time(deadline: float) -> None:
 
 
 def account(case: Case, configuration: str, worker: Worker) -> Row:
-    """Returns what the memory of a step of one side holds."""
+    """Returns the content of memory in a step of one side."""
     return {"kind": "memory", **case._asdict(), "configuration": configuration, **worker.ask(account=True)}
 
 
@@ -323,7 +323,7 @@ def check_names(configurations: Sequence[str], precisions: Sequence[str], device
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
-    """Returns what is to be measured, from "name" or "name:batch" and the batch sizes."""
+    """Returns the cases to measure, from "name" or "name:batch" and the batch sizes."""
     found = []
     for precision in args.precision:
         for item in args.models:
@@ -352,7 +352,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def facts_of(args: argparse.Namespace, argv: Sequence[str] | None, module: str = "compare") -> Row:
-    """Returns what goes beside every figure."""
+    """Returns the facts beside every figure."""
     on_gpu = args.device == "cuda"
     return {**environment(f"python -m benchmarks.{module} {' '.join(sys.argv[1:] if argv is None else argv)}".strip(),
                           *(["pycuda"] if on_gpu else []), on_gpu=on_gpu), **torch_facts(),

@@ -35,13 +35,13 @@ def table(head: Sequence[str], lines: Iterable[str]) -> list[str]:
 
 
 def both(row: Row, key: str, digits: int = 0) -> str:
-    """Returns "alpha / PyTorch" of one figure, - for what nobody knows."""
+    """Returns "alpha / PyTorch" of one figure, - for an unknown one."""
     values = [row.get(key, {}).get(name) for name in ("alpha", "torch")]
     return " / ".join("-" if v is None else f"{v:,.{digits}f}" for v in values)
 
 
 def precision(row: Row) -> str:
-    """Returns the precision, and what of alpha was set."""
+    """Returns the precision, and alpha's settings."""
     return f"{row['precision']} {row.get('settings') or ''}".strip()
 
 
@@ -61,7 +61,7 @@ def line(row: Row, best: bool = False) -> str:
 
 
 def turns(row: Row) -> list[str]:
-    """Returns what a step takes in turn beside what it takes in a loop, for rows that know."""
+    """Returns the time of a step in turn beside its time in a loop, for rows that have it."""
     if "loop_ms" not in row:
         return []
     return ["in a loop: " + ", ".join(f"{name} {ms:.2f} ms, in turn {row['ms'][name] / ms - 1:+.1%}"
@@ -78,7 +78,7 @@ def networks(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def order(row: Row) -> tuple[object, ...]:
-    """Returns what rows are sorted by, everywhere: network, batch, precision."""
+    """Returns the key by which rows are sorted, everywhere: network, batch, precision."""
     place = [list(TITLES).index(row["model"])] if row["model"] in TITLES else [len(TITLES), row["model"]]
     precision = PRECISIONS.index(row["precision"]) if row["precision"] in PRECISIONS else len(PRECISIONS)
     return (*place, row["batch"], precision, row.get("settings") or "")
@@ -98,7 +98,7 @@ def steps(rows: Sequence[Row]) -> list[str]:
 def headline(rows: Sequence[Row]) -> list[str]:
     """Returns a line per network: alpha beside the fastest PyTorch, and beside the least memory of any PyTorch.
 
-    Memory is each library's own count, and that of the process where PyTorch has none.
+    Memory is each library's own count, or the process's where PyTorch has none.
     """
     lines = []
     for group in networks(rows):
@@ -143,7 +143,7 @@ def bars(rows: Sequence[Row]) -> list[str]:
 
 
 def memory(rows: Sequence[Row]) -> list[str]:
-    """Returns the table of what the memory of a step holds, in MiB."""
+    """Returns the table of the content of memory in a step, in MiB."""
     def mib(value: float | None) -> str:
         return "-" if value is None else f"{value / MIB:,.1f}"
     lines = []
@@ -160,7 +160,7 @@ def memory(rows: Sequence[Row]) -> list[str]:
 
 
 def again(made: Row | None) -> str:
-    """Returns what a step has made again instead of keeping it, and what the host took for it."""
+    """Returns the bytes that a step has made again instead of keeping them, and the host's time for it."""
     if not made or not made["times"]:
         return "-"
     return f"{made['made'] / MIB:,.1f} MiB in {made['times']} calls, {made['ms']:.1f} ms"

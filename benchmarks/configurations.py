@@ -1,4 +1,4 @@
-"""What a careful user of PyTorch would try, by name.
+"""The configurations that a careful user of PyTorch would try, by name.
 
 `torch_graph` and `torch_compile` take the layout in which the plain step was the faster one.
 """
@@ -21,7 +21,7 @@ class Configuration(NamedTuple):
     """One way to run PyTorch's training step.
 
     Attributes:
-        layout: "nchw" or "nhwc" (channels_last); "" is settled by what has been measured.
+        layout: "nchw" or "nhwc" (channels_last); "" is settled by measured times.
         kind: "eager"; "graph", the whole step captured in a CUDA graph; "compile", torch.compile for little overhead.
         devices: where it exists.
     """

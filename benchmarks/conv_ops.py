@@ -5,12 +5,12 @@
 
 Both libraries compute on the same numbers in one process, in turn; PyTorch may use NCHW and channels_last, and searches
 for cuDNN's fastest algorithm. Before a pass is timed, a part of each result is compared with float64, and alpha's whole
-result with PyTorch's. Buffers rotate over more than the cache holds. benchmarks/shapes.py says what the sets are: the
+result with PyTorch's. Buffers rotate over more than the cache holds. benchmarks/shapes.py has the sets: the
 paper's cases run one by one, the device waited for after every execution, the others in windows of calls, on a GPU as
-CUDA graphs. What alpha's tensor cores read of float32 tensors is made in every call.
+CUDA graphs. alpha makes the tensor cores' form of float32 tensors in every call.
 
 TFLOP/s are nominal, products with padded zeros counted, as the field does; "useful" leaves those out, and is given as a
-share of the roofline: of what a large matrix product reaches in the same run, or of what a copy's bandwidth allows a
+share of the roofline: of a large matrix product's rate in the same run, or of the rate that a copy's bandwidth allows a
 pass that reads its arguments once and writes its result. "table2" counts inserted zeros too, as the paper does.
 On a GPU, `--sets layers --fma` computes on the FMA units, to which the bars of that set belong.
 """
@@ -60,7 +60,7 @@ GPU = {"matmul": 8192, "copy_mib": 512, "executions": 1000, "rounds": rounds.ROU
 
 
 def timing_of(device: str) -> ModuleType:
-    """Returns what the benchmarks of single ops need of a device."""
+    """Returns the functions by which benchmarks of single ops time a device."""
     if device == "cpu":
         from benchmarks import cpu_timing
         return cpu_timing
@@ -93,7 +93,7 @@ def measure(set_name: str, operands: Operands, pass_name: str, precision: str, c
     """Returns the figures of one pass of one convolution.
 
     Args:
-        ceilings: what `ceilings` has returned.
+        ceilings: the result of `ceilings`.
         effort: rounds and window, or executions.
     """
     shape, desc, timing = operands.shape, operands.shape.desc, operands.timing
@@ -154,7 +154,7 @@ def sm_count() -> int:
 
 
 def kernel_of(pass_name: str, desc: Any, dtype: str, device: str) -> tuple[str, str]:
-    """Returns the kernel that alpha has chosen for a pass, and on a GPU what it reads."""
+    """Returns the kernel that alpha has chosen for a pass, and on a GPU the form that it reads."""
     if device == "cpu":
         from alpha.cpu import native
         return "compiled" if alpha.config.cpu_kernels and native.library() else "numpy", ""
@@ -164,7 +164,7 @@ def kernel_of(pass_name: str, desc: Any, dtype: str, device: str) -> tuple[str, 
 
 
 def ceilings(timing: ModuleType, size: int, copy_mib: int, precision: str, window: float = 100.0) -> Row:
-    """Returns what a large matrix product and a large copy of PyTorch reach, on a GPU with the clocks under load.
+    """Returns the rates of a large matrix product and a large copy of PyTorch, on a GPU with the clocks under load.
 
     A copy's bytes are counted twice: read and written.
     """
@@ -203,7 +203,7 @@ def line(row: Row) -> str:
 
 
 def report(rows: Sequence[Row]) -> list[str]:
-    """Returns the table, and what became of the bars."""
+    """Returns the table, and the bars, met or missed."""
     rows = results.latest(rows, KEY)
     lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD), *map(line, rows)]
     judged = [row for row in rows if row.get("bar") is not None]
@@ -226,7 +226,7 @@ def report(rows: Sequence[Row]) -> list[str]:
 
 def jobs(sets: Sequence[str], passes: Sequence[str], device: str, batch: int, models: Sequence[str]
          ) -> list[tuple[str, ConvShape, list[str], Row]]:
-    """Returns (set, convolution, passes, what else is known); a network's first layer has no dgrad in training."""
+    """Returns (set, convolution, passes, further facts); a network's first layer has no dgrad in training."""
     found: list[tuple[str, ConvShape, list[str], Row]] = []
     for name in sets:
         if name == "networks":
@@ -283,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace, timing: ModuleType, precision: str, facts: Row, file: Path) -> None:
-    """Measures everything in one precision; what fails is a row, and the rest goes on."""
+    """Measures everything in one precision; a failure is a row, and the rest goes on."""
     facts = {**facts, **ceilings(timing, args.matmul, args.copy_mib, precision)}
     there = {results.key_of(row, KEY) for row in results.read(file) if "failed" not in row} if args.resume else set()
     for set_name, shape, passes, more in jobs(args.sets, args.passes, args.device, args.batch, args.models):

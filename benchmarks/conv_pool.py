@@ -4,7 +4,7 @@
     OMP_NUM_THREADS=1 taskset -c 0 python -m benchmarks.conv_pool --device cpu --clock cpu --batch 1
 
 The layers of VGG in front of its pools, at 224 and 32, in bfloat16 on a GPU, in float32 on a CPU. Sides, in turn: `op`,
-what ops.conv2d_relu_pool does; `pair`, convolution with relu, then the pool; on a GPU each tile that pools; PyTorch in
+ops.conv2d_relu_pool; `pair`, convolution with relu, then the pool; on a GPU each tile that pools; PyTorch in
 both layouts. On a GPU each is a CUDA graph of 20 calls. Microseconds of a call, medians.
 """
 

@@ -1,4 +1,4 @@
-"""The three passes of a convolution in each library, on the same numbers, and what they should give in float64."""
+"""The three passes of a convolution in each library, on the same numbers, and the right results in float64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from alpha.core.op import registry
 from benchmarks.rounds import relative_error
 from benchmarks.shapes import PASSES, ConvShape
 
-PART_IMAGES, PART_FILTERS = 2, 8  # what is computed in float64
+PART_IMAGES, PART_FILTERS = 2, 8  # parts that are computed in float64
 
 Call = Callable[[int], Any]
 
@@ -48,8 +48,8 @@ class Operands:
 def alpha_call(operands: Operands, pass_name: str, device: str, there: str = "") -> Call:
     """Returns alpha's pass as a function of the number of the call.
 
-    there: what tensor cores read of float32 tensors (alpha/cuda/lazy/operands.py), made before and kept. In training
-        that is what the layers around a convolution leave to it.
+    there: the tensor cores' form of float32 tensors (alpha/cuda/lazy/operands.py), made before and kept, as the
+        layers around a convolution leave it in training.
     """
     s = operands.shape
     op, first, second, extra = {

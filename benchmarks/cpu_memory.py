@@ -2,7 +2,7 @@
 
     python -m benchmarks.cpu_memory [--models resnet18 vgg16 googlenet lenet5] [--batch-size 32] [--settings none auto]
 
-Each side is a process of its own, which makes ten updates; counted is what it had resident at most, the library itself
+Each side is a process of its own, which makes ten updates; counted is its largest resident size, the library itself
 included. Losses are checked against PyTorch's, and between alpha's settings bit by bit. PyTorch's best is the eager
 layout that takes less. Results go to benchmarks/results/<device>/memory.jsonl.
 """

@@ -32,7 +32,7 @@ SHAPE = (16, 32, 32, 96)
 
 
 class Case(NamedTuple):
-    """An op as alpha and as PyTorch call it, on x and further arrays, whose shapes follow from that of x."""
+    """An op as alpha and as PyTorch call it, on x and further arrays, whose shapes follow from x's."""
 
     ours: Callable[..., Any]
     theirs: Callable[..., Any]

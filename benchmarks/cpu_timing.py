@@ -1,4 +1,4 @@
-"""What benchmarks of single ops need of the CPU: the same names as benchmarks/cuda_timing.py has for a GPU."""
+"""Timing of single ops on the CPU: the same names as benchmarks/cuda_timing.py has for a GPU."""
 
 from __future__ import annotations
 

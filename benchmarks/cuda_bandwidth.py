@@ -53,7 +53,7 @@ def arrays(value: Any) -> list[Array]:
 
 
 def written(value: Any) -> list[Array]:
-    """Returns the arrays in a result, after their elements are written: those of a Deferred wait until it is read."""
+    """Returns the arrays in a result, after their elements are written: a Deferred waits until it is read."""
     found = arrays(value)
     for y in found:
         y.ptr  # noqa: B018  to take it has them written

@@ -6,14 +6,14 @@
                                          [--set alpha.cuda.conv.wgmma.schedule.SLICED_WAVES=1]
 
 Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
-replayed between events, in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device; and
-sustained: without a pause, of which the second half counts, at the clock that the power limit leaves. What tensor cores
-read is made before ("us"), or with every call for the operand that a training step makes anew ("+split"). cuDNN
-searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last. Where no tile
-serves a layer, the kernel that is planned for it is measured. --tiles measures the first few by estimate beside the
-planned one, and says how far that one is behind the best of them. --set gives constants of modules other values than
-those they have: what a choice is worth, without an edit. Shapes g8 to g832 (benchmarks/shapes.py: NARROW) run where
-they are named.
+replayed between events, in bursts: windows of 12 ms, each after a rest, so that the clock is a cool device's; and
+sustained: without a pause, of which the second half counts, at the clock that the power limit leaves. The tensor cores'
+form of an array is made before ("us"), or with every call for the operand that a training step makes anew ("+split").
+cuDNN searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last. Where no
+tile serves a layer, the kernel that is planned for it is measured. --tiles measures the first few by estimate beside
+the planned one, and says how far that one is behind the best of them. --set gives constants of modules other values
+than their own: it shows the worth of a choice without an edit. Shapes g8 to g832 (benchmarks/shapes.py: NARROW) run
+where they are named.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ MODES = {"fp32": ("float16x2", "float32"), "tf32": ("float16", "float32"), "bf16
          "fp16": ("float16", "float16")}
 PEERS = ("fp32", "tf32", "bf16")
 ERROR_BOUNDS = {"fp32": 2e-6, "tf32": 6e-4, "bf16": 5e-3, "fp16": 6e-4}
-BEHIND = 1.05  # times the best tile's time: what is said of a planned tile
+BEHIND = 1.05  # times the best tile's time: a planned tile above it is told
 COMPARED = (("fp32", "fp32"), ("fp32", "tf32"), ("tf32", "tf32"), ("bf16", "bf16"))
 WINDOW_MS = 12.0
 
 
 def candidates(pass_name: str, mode: str, units: Iterable[str] = tuple(UNITS)) -> list[Any]:
-    """Returns the tiles of a pass that read and write what the mode has; units: the instructions they multiply by."""
+    """Returns the tiles of a pass that read and write the mode's arrays; units: the instructions they multiply by."""
     reads, writes = MODES[mode]
     found = [c for unit in units for name in UNITS[unit] for c in import_module(name).CANDIDATES]
     return [c for c in found if c.pass_name == pass_name and c.reads == reads
@@ -69,7 +69,7 @@ def candidates(pass_name: str, mode: str, units: Iterable[str] = tuple(UNITS)) -
 def tile_call(operands: Operands, candidate: Any, split: bool, counts: bool = False) -> Call:
     """Returns a candidate's launch as a function of the number of the call, which returns the output.
 
-    split: what it reads of the activations, or of the gradient, is made with every call.
+    split: its form of the activations, or of the gradient, is made with every call.
     counts: the output's statistics are counted too, for a batch norm (alpha/cuda/lazy/statistics.py).
     """
     pass_name, desc = candidate.pass_name, operands.shape.desc

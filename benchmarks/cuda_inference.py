@@ -6,8 +6,8 @@
 
 Sides, in turn in one process: alpha.inference (traced, batch norm folded, captured); PyTorch's network with its batch
 norm folded too, as a CUDA graph in both layouts, in bf16 with weights of 16 bits, in tf32 and fp32 with TF32 allowed;
-with --compile also what torch.compile makes of it, in channels_last, as such a graph too. A call takes an input that is
-on the device and is waited for: milliseconds are medians of such calls, `ms_in_a_row` those of calls that are not
+with --compile also compiled by torch.compile, in channels_last, as such a graph too. A call takes an input that is
+on the device and is waited for: milliseconds are medians of such calls, `ms_in_a_row` of calls that are not
 waited for one by one. Both networks have the same weights, and their results are compared first.
 """
 

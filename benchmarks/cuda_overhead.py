@@ -1,8 +1,8 @@
-"""What an eager op costs on the GPU before its kernel runs: Python, checks, graph, allocation, launch.
+"""The cost of an eager op on the GPU before its kernel runs: Python, checks, graph, allocation, launch.
 
     python -m benchmarks.cuda_overhead [--output FILE.jsonl]
 
-Times tiny ops, whose kernels end before the next one is launched, so that the host is what is measured; the same ops of
+Times tiny ops, whose kernels end before the next one is launched, so that the host is measured; the same ops of
 PyTorch, eager, beside them. Medians over many repetitions, in microseconds; the least is in the file too.
 """
 
@@ -33,7 +33,7 @@ SHAPE = (2, 3)
 
 
 def alpha_calls(device: str) -> dict[str, tuple[Callable[[], object], int]]:
-    """Returns alpha's side: what is timed, and how often in a repeat."""
+    """Returns alpha's side: the call to time, and how often in a repeat."""
     a = alpha.tensor(np.ones(SHAPE, np.float32), device=device, requires_grad=True)
     b = alpha.tensor(np.ones(SHAPE, np.float32), device=device)
     image = alpha.tensor(np.ones((1, 4, 4, 8), np.float32), device=device)

@@ -1,4 +1,4 @@
-"""What limits the convolutions of the networks on a GPU: the share of each unit's time, by Nsight Compute (ncu).
+"""The limits of convolutions of the networks on a GPU: the share of each unit's time, by Nsight Compute (ncu).
 
     python -m benchmarks.cuda_profile [--below 1.0] [--precision bf16] [--batch 512] [--sides alpha torch]
                                       [--passes fprop dgrad wgrad] [--shapes NAME] [--results FOLDER] [--output FILE]
@@ -6,7 +6,7 @@
 Takes those passes of the set networks in conv_ops.jsonl whose `ratio` lies below a bar, and of the layers that --shapes
 names (v1 to in3 in shapes.py) all that are asked for. It runs each once under ncu with caches that are cold, and says
 of its kernels how long they took, in which share of that time tensor cores, FMA units, the L2 cache and device memory
-were busy and multiprocessors had work, at which clock, and what was moved. Its times are not those of a replayed graph:
+were busy and multiprocessors had work, at which clock, and the bytes moved. Its times differ from a replayed graph's:
 conv_ops.jsonl and conv_modes.jsonl have these.
 """
 
@@ -27,7 +27,7 @@ from benchmarks import results
 from benchmarks.conv_sides import Operands, alpha_call, torch_call
 from benchmarks.shapes import PASSES, SHAPES, ConvShape
 
-METRICS = {  # of a kernel: ncu's name, and what it is multiplied by
+METRICS = {  # of a kernel: ncu's name, and the factor
     "us": ("gpu__time_duration.sum", 1e-3),
     "tensor": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", 1.0),
     "fma": ("sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_elapsed", 1.0),
@@ -39,7 +39,7 @@ METRICS = {  # of a kernel: ncu's name, and what it is multiplied by
     "written_mb": ("dram__bytes_write.sum", 1e-6)}
 UNITS = {"us": "ns", "read_mb": "byte", "written_mb": "byte"}  # ncu's, with --print-units base
 SHOWN = ("us", "tensor", "fma", "l2", "dram", "active", "clock_ghz", "read_mb", "written_mb")
-MARK = "sin"  # what a kernel is called that stands before each pass
+MARK = "sin"  # name of a kernel that stands before each pass
 KEY = ("set", "shape", "pass", "precision", "n")
 FIELDS = ConvShape._fields[1:]
 
@@ -58,7 +58,7 @@ def cases(rows: Iterable[Row], args: argparse.Namespace) -> list[Row]:
 
 
 def run_once(todo: Sequence[Row], sides: Sequence[str]) -> None:
-    """Runs each pass for the profiler, behind a mark; what is made at a first call is there."""
+    """Runs each pass for the profiler, behind a mark; arrays made at a first call are there."""
     import torch
 
     from alpha.cuda.conv.planner import PRECISIONS
@@ -84,7 +84,7 @@ def run_once(todo: Sequence[Row], sides: Sequence[str]) -> None:
 
 
 def kernels(lines: Iterable[str]) -> Iterator[Row]:
-    """Returns name and figures of each kernel in what ncu has written (--csv --page raw)."""
+    """Returns name and figures of each kernel in ncu's output (--csv --page raw)."""
     table = csv.reader(line for line in lines if not line.startswith("=="))
     head, units = next(table), next(table)
     for values in table:

@@ -1,4 +1,4 @@
-"""What zeros are worth on a GPU: products of few rows that skip them, and dense layers, which a sparse one has to beat.
+"""The worth of zeros on a GPU: products of few rows that skip them, and dense layers, which a sparse one has to beat.
 
     python -m benchmarks.cuda_sparsity [--only linear table1 vgg19_32 vgg19_224 strides] [--batch 1 32] [--rounds N]
                                        [--window MS] [--budget-s S] [--output FOLDER]
@@ -134,7 +134,7 @@ def line(row: Row) -> str:
 
 
 def cases(args: argparse.Namespace) -> list[tuple[Row, Callable[[], Row]]]:
-    """Returns what is to be measured: by what it is known, and what measures it."""
+    """Returns the cases: the fields that name each, and the function that measures it."""
     found: list[tuple[Row, Callable[[], Row]]] = []
     for name in args.only:
         if name == "linear":

@@ -1,4 +1,4 @@
-"""What the benchmarks on a GPU share: the facts beside a figure, arrays seen from both sides, windows between events.
+"""Shared parts of benchmarks on a GPU: the facts beside a figure, arrays seen from both sides, windows between events.
 
 Both libraries work in one process on one primary context, on the same memory. PyTorch's side runs where it finds no
 GPU too (on the emulated driver, to test a benchmark): its tensors are then copies on the CPU.
@@ -138,7 +138,7 @@ def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDO
 
 @contextmanager
 def replayed(sides: dict[str, Side], calls: int) -> Iterator[dict[str, Side]]:
-    """Gives sides whose call repeats `calls` calls of the given ones as a CUDA graph, as training does: what they take
+    """Gives sides whose call repeats `calls` calls of the given ones as a CUDA graph, as training does: their time
     on the host is no figure of a kernel's.  Where PyTorch finds no GPU its calls are made one by one."""
     with ExitStack() as stack:
         yield {name: _replayed(side, calls, stack) for name, side in sides.items()}
@@ -151,7 +151,7 @@ def _replayed(side: Side, calls: int, stack: ExitStack) -> Side:
         for k in range(calls):
             side.call(k)
         return []
-    run()  # what is made once is there
+    run()  # arrays that are made once are there
     synchronize()
     if side.stream:
         recording = Recording(run, [])

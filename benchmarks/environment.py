@@ -1,4 +1,4 @@
-"""What a figure depends on: machine, versions, clocks, date, command; and where the figures of a machine are kept."""
+"""Facts that a figure depends on: machine, versions, clocks, date, command; and the folder of a machine's figures."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def commit() -> str:
 def environment(command: str, *packages: str, on_gpu: bool = False) -> dict[str, str]:
     """Returns the facts that go beside every figure, with the versions of the packages named.
 
-    "settings" is what of alpha is set, "load" how many programs ran in the minute before. Figures of one network with
-    different settings are apart; on a GPU those of the CPU backend go by "host_settings", which keep nothing apart.
+    "settings" are alpha's that differ from the defaults, "load" how many programs ran in the minute before. Figures of
+    one network with different settings are apart; the CPU backend's on a GPU, "host_settings", keep nothing apart.
     """
     changed = {v.name: f"{v.env}={getattr(config, v.name):{'d' if isinstance(v.default, bool) else ''}}"
                for v in VARIABLES if v.name != "cache_dir" and getattr(config, v.name) != v.default}
@@ -57,7 +57,7 @@ def environment(command: str, *packages: str, on_gpu: bool = False) -> dict[str,
 
 
 def smi(*fields: str) -> dict[str, str]:
-    """Returns what nvidia-smi says of the first GPU that programs see; nothing where it is not there."""
+    """Returns nvidia-smi's answers for the first GPU that programs see; nothing where it is not there."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
     try:
         done = subprocess.run(["nvidia-smi", "-i", first, f"--query-gpu={','.join(fields)}", "--format=csv,noheader"],
@@ -69,7 +69,7 @@ def smi(*fields: str) -> dict[str, str]:
 
 
 def torch_facts() -> dict[str, str]:
-    """Returns PyTorch's version and those of the libraries below it."""
+    """Returns the versions of PyTorch and of the libraries below it."""
     import torch
     held = " ".join(f"{name}={os.environ[name]}" for name in TORCH_ISA if name in os.environ)
     return {"torch": torch.__version__, "torch_cuda": str(torch.version.cuda),

@@ -22,9 +22,9 @@ def record_each(name: str, heading: str, precisions: Sequence[str], cases: Itera
         name: of the module in benchmarks/ and of its file of results.
         heading: of the table whose lines `line` makes.
         precisions: that are measured.
-        cases: by what each is known, and what returns the rest of its row.
+        cases: fields that name each, and the function that returns the rest of its row.
         args: with device, busy, budget_s and output (benchmarks.environment.add_common).
-        argv: what the command was called with; None: sys.argv.
+        argv: the arguments of the command; None: sys.argv.
     """
     try:
         checks.admit(precisions, args.device, name, args.busy)

@@ -30,7 +30,7 @@ from benchmarks.environment import add_common, environment, settle, smi
 
 
 class Items:
-    """The images one by one, as a data set of somebody else has them."""
+    """The images one by one, as a foreign data set has them."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         self.images, self.labels = images, labels
@@ -68,7 +68,7 @@ def epoch_of(batches: Iterable[Any], model: str, device: str) -> Callable[[], fl
 
 
 def sources(args: argparse.Namespace) -> dict[str, Iterable[Any]]:
-    """Returns what the epochs read, by name."""
+    """Returns the sources that epochs read, by name."""
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (args.images, 32, 32, 3), np.uint8), np.arange(args.images) % 10
     settings = dict(shuffle=True, augment="crop=4,flip", mean=0.5, std=0.25, device=args.device)

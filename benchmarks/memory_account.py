@@ -1,13 +1,13 @@
-"""What the memory of one training step is made of.
+"""The memory of one training step by purpose.
 
 alpha's side, op by op, follows the pool: a hook sees every block that is handed out, so that the curve of live bytes
-has no gap, and at the highest point it is known what each block was for:
+has no gap, and at the highest point the purpose of each block is known:
 
     weights           parameters and buffers
     batches           inputs and labels
     optimizer_state   momentum
     gradients         of parameters, as far as they are there
-    activations       what the graph still keeps for the rest of the backward pass
+    activations       results that the graph still keeps for the rest of the backward pass
     workspace         all else: gradients of activations, outputs being made, operands written out for tensor cores
 
 On the CPU, arrays below 32 KiB are NumPy's own: they are counted where they are weights, gradients, state or
@@ -42,7 +42,7 @@ class Holding(NamedTuple):
 def holdings(data: Any) -> list[Holding]:
     """Returns where the elements of an array are, in how large a block, and whether the pool counts it.
 
-    Of one that waits to be written and has no memory yet: the same of all that it will be computed from.
+    Of an array that waits to be written and has no memory yet: the same of all that it will be computed from.
     """
     if not isinstance(data, np.ndarray):
         block = data.block  # its ptr would have an array written that waits for that
@@ -80,7 +80,7 @@ def nodes_below(loss: Any) -> list[Any]:
 
 
 def saved(nodes: Iterable[Any]) -> Iterator[Holding]:
-    """Yields what nodes keep for the backward pass."""
+    """Yields the tensors that nodes keep for the backward pass."""
     for node in nodes:
         for value in node.saved or ():
             for item in value if isinstance(value, list) else [value]:
@@ -103,7 +103,7 @@ class Trace:
         self.phase_starts: list[int] = []
         self.last: dict[int, int] = {}  # address -> number of the allocation that took it last
         self.nodes: list[Any] = []
-        self.held: list[Holding] = []   # of what is saved, at the peak
+        self.held: list[Holding] = []   # of saved tensors, at the peak
         self.peak, self.peak_at = -1, 0
 
     def __call__(self, address: int, nbytes: int) -> None:
@@ -115,7 +115,7 @@ class Trace:
         self.live.append(live)
 
     def there_at_peak(self, found: Iterable[Holding]) -> list[Holding]:
-        """Returns what of the holdings, which are there now, was there at the peak already."""
+        """Returns the holdings, of those that are there now, that were there at the peak already."""
         return [h for h in found if not h.pooled or self.last.get(h.address, 0) <= self.peak_at]
 
     def begin_phase(self) -> None:
@@ -123,7 +123,7 @@ class Trace:
 
 
 def traced_step(side: AlphaSide, trace: Trace) -> tuple[list[Holding], list[Holding]]:
-    """Makes one update under a trace, and returns what was saved by the forward pass, and the gradients."""
+    """Makes one update under a trace, and returns the tensors saved by the forward pass, and the gradients."""
     if side.device == "cpu":
         from alpha.cpu import memory
     else:
@@ -198,7 +198,7 @@ def _phase(trace: Trace) -> str:
 
 
 def of_torch(side: TorchSide) -> dict[str, Any]:
-    """Makes one update of PyTorch and returns bytes by purpose; `peak` is None on the CPU, where nobody counts.
+    """Makes one update of PyTorch and returns bytes by purpose; `peak` is None on the CPU, where it is not counted.
 
     Activations are the storages that autograd packs in the forward pass, weights and inputs not counted.
     """

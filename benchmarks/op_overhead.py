@@ -4,7 +4,7 @@
 
 Times tiny ops through the engine and the same NumPy work without it; the difference is the engine's. A training step
 pays the second row per op of the forward pass, the third per node of the backward pass and the first per op of the
-gradients. The last row is what an op costs with its node and way back. Prints the minimum over many repetitions, in
+gradients. The last row is the cost of an op with its node and way back. Prints the minimum over many repetitions, in
 microseconds of processor time, in which other programs on the machine count least.
 """
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.performance            # writes the tables anew; a test checks that they are current
 
-A page holds a table between two comments, the first of which says what it is made of:
+A page holds a table between two comments, the first of which names its source:
 
     <!-- table: steps h100/compare.jsonl 512 fp32 bf16 -->
     ...
@@ -143,7 +143,7 @@ def first_use(rows: Sequence[Row]) -> list[str]:
 
 def latency(rows: Sequence[Row]) -> list[str]:
     """Returns a line per network and number of images: milliseconds of a call beside the fastest of PyTorch's graphs,
-    that of the compiled network where it was measured, by precision; fp32 is beside TF32."""
+    the compiled network's where it was measured, by precision; fp32 is beside TF32."""
     precisions = ("bf16", "tf32", "fp32")
     found: dict[tuple[str, int], dict[str, str]] = {}
     for row in results.latest(rows, ("network", "n", "precision")):

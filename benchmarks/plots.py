@@ -8,7 +8,7 @@
     steps.png          time of a training step, alpha beside every configuration of PyTorch
     memory.png         peak memory of a training step
     losses.png         loss over the first updates, both libraries
-    live_bytes.png     what alpha's pool holds over one step
+    live_bytes.png     bytes in alpha's pool over one step
     accuracy.png       a whole training in both libraries: loss over the epochs, test accuracy of each seed
 
 matplotlib is an extra (pip install ".[plot]"); without it the folder is left as it is.
@@ -148,7 +148,7 @@ def bars(axes: Any, values: dict[str, float | None]) -> None:
 def speedups(groups: Sequence[Sequence[Row]]) -> Any:
     """One row of bars per network, one bar per precision: times as fast as PyTorch's best, and share of its memory.
 
-    Memory is that of the PyTorch that takes least, whichever is fastest.
+    Memory is of the configuration of PyTorch that takes least, not of the fastest.
     """
     plain = [rows for rows in groups if not rows[0].get("settings")]
     models = list(dict.fromkeys(rows[0]["model"] for rows in plain))

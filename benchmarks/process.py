@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# What holds PyTorch to the vectors that ALPHA_CPU_ISA holds alpha to.
+# Variables that hold PyTorch to the vectors that ALPHA_CPU_ISA holds alpha to.
 TORCH_ISA = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
 LIMIT_S = 400.0  # for one answer: building kernels and torch.compile take their time
 
@@ -23,7 +23,7 @@ class Worker:
 
     Args:
         root: the checkout whose modules it imports.
-        settings: variables of its environment, beside those of this process.
+        settings: variables of its environment, beside this process's.
     """
 
     def __init__(self, library: str, module: str = "benchmarks.step_worker", limit_s: float = LIMIT_S,

@@ -69,5 +69,5 @@ def relative_error(a: Any, reference: Any) -> float:
 
 
 def mark(ratio: float, bar: float | None) -> str:
-    """Returns what a table says of a figure and its bar."""
+    """Returns the mark of a figure and its bar in a table."""
     return "" if bar is None else f">= {bar:g} {'ok' if ratio >= bar else 'MISSED'}"

@@ -1,6 +1,6 @@
 """How a training step scales over ranks: predicted from one rank, measured on the ranks that there are.
 
-    python -m benchmarks.scaling                    one rank's step, and what 2 to 64 GPUs would make of it
+    python -m benchmarks.scaling                    one rank's step, and estimates for 2 to 64 GPUs
     python -m benchmarks.scaling --measure          1, 2, 4, ... ranks: measured beside predicted
     python -m benchmarks.scaling --measure --device cpu --ranks 1 2 4 --networks lenet5 resnet18 --batch 32
     python -m benchmarks.scaling --measure --strong 512 2048        also batches that the ranks share
@@ -45,7 +45,7 @@ FABRICS = [*[(f"{n} x {name}", Fabric(link, n)) for name, link in LINKS.items() 
 
 
 class Case(NamedTuple):
-    """What is measured: `batch` images a rank if weak, else in all."""
+    """A case: `batch` images a rank if weak, else in all."""
 
     network: str
     precision: str
@@ -68,7 +68,7 @@ def mpirun() -> str:
 
 
 def run(case: Case, ranks: int, seconds: float, threads: int | None = None) -> Row:
-    """Returns what `ranks` ranks found.
+    """Returns the row of `ranks` ranks.
 
     Raises:
         ConfigError: they failed.

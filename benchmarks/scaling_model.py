@@ -5,7 +5,7 @@
         ring(n, b) = 2 (n - 1) latency + 2 (n - 1) / n * b / bandwidth
         tree(n, b) = 2 ceil(log2 n) latency + 2 b / bandwidth                   (a pipelined double binary tree)
     buckets follow each other on one stream, and begin when they are ready
-    step(n) = max(end of backward, end of the last bucket) + update + what communication takes from computing
+    step(n) = max(end of backward, end of the last bucket) + update + time that communication takes from computing
 
 Over machines a sum has three parts: within each machine to 1 / g of it on each of g GPUs, between machines, and back.
 Every constant below has a name and says where it comes from; none is fitted to a result of n ranks.
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 
 class Link(NamedTuple):
-    """What connects ranks.
+    """A connection of ranks.
 
     Args:
         name: as tables have it.
@@ -66,7 +66,7 @@ class Step(NamedTuple):
 
 
 class Fabric(NamedTuple):
-    """Ranks and what connects them.
+    """Ranks and their connections.
 
     Args:
         near: the link within a machine.
@@ -112,7 +112,7 @@ def all_reduce_s(nbytes: float, fabric: Fabric) -> float:
 
 
 def step_s(step: Step, fabric: Fabric) -> tuple[float, float]:
-    """Returns the seconds of a step on all ranks, and those of communication that nothing hides."""
+    """Returns the seconds of a step on all ranks, and the seconds of communication that nothing hides."""
     if fabric.ranks == 1:
         return step.step_s, 0.0
     end = busy = 0.0
@@ -128,7 +128,7 @@ def step_s(step: Step, fabric: Fabric) -> tuple[float, float]:
 
 
 def efficiency(step: Step, fabric: Fabric) -> float:
-    """Returns the weak-scaling efficiency: one rank's step over that of all ranks, each with as large a batch."""
+    """Returns the weak-scaling efficiency: one rank's step over all ranks', each with as large a batch."""
     return step.step_s / step_s(step, fabric)[0]
 
 

@@ -1,7 +1,7 @@
 """One rank of a measurement: python -m benchmarks.scaling_worker '{"network": "lenet5", ...}', under mpirun or alone.
 
 Rank 0 prints one line of JSON: {"step_s", "silent_s", "loss", "peak_mib", "ranks", "engine", "buckets", ...}.
-"silent_s" is of steps without communication between the ranks; buckets are those of one rank, with their times.
+"silent_s" is of steps without communication between the ranks; buckets are one rank's, with their times.
 """
 
 from __future__ import annotations

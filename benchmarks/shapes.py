@@ -118,7 +118,7 @@ def network_shapes(names: Iterable[str], batch: int) -> dict[ConvShape, dict[str
 def table2_flops(desc: ConvDesc, pass_name: str) -> int:
     """Returns the operations of a pass by the formulas of arXiv 2306.15951, Table II: every zero is multiplied.
 
-    As printed, that of the filters' gradient has no N; the sum runs over the images too, and they are counted here.
+    As printed, the filters' gradient has no N; the sum runs over the images too, and they are counted here.
     """
     per_tap = 2 * desc.n * desc.oc * desc.ic * desc.h.f * desc.w.f
     if pass_name == "fprop":
@@ -140,7 +140,7 @@ def bar(shape: ConvShape, pass_name: str, cudnn_tflops: float) -> float | None:
     """Returns how many times as fast as cuDNN a pass has to be; None where nothing is asked of it.
 
     Args:
-        cudnn_tflops: what cuDNN reaches in its better layout, products with padded zeros counted.
+        cudnn_tflops: cuDNN's rate in its better layout, products with padded zeros counted.
     """
     if pass_name == "fprop":
         return 1.3 if shape.hw <= 4 else 0.9

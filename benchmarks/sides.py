@@ -1,6 +1,6 @@
 """A training step in each library: forward, loss, backward, SGD with momentum; the same weights, the same batches.
 
-Both sides of one network offer what the comparison asks for: `step`, `synchronize`, `idle`, `memory`, `account`.
+Both sides of one network offer the methods of the comparison: `step`, `synchronize`, `idle`, `memory`, `account`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class AlphaSide:
         self.backend.reset_peak_memory()
 
     def account(self) -> dict[str, Any]:
-        """Returns what the memory of one step holds."""
+        """Returns the content of memory in one step."""
         return memory_account.of_alpha(self)
 
 
@@ -188,7 +188,7 @@ class TorchSide:
         self.scaler.update()
 
     def prepared(self) -> Callable[[Any, Any], Any]:
-        """Returns the step as the configuration runs it; weights and state are those of the start."""
+        """Returns the step as the configuration runs it; weights and state are as at the start."""
         if self.kind == "eager":
             return self.update
         initial = {name: t.detach().clone() for name, t in self.net.state_dict().items()}
@@ -254,5 +254,5 @@ class TorchSide:
             self.torch.cuda.reset_peak_memory_stats()
 
     def account(self) -> dict[str, Any] | None:
-        """Returns what the memory of one step holds; None where the step is not run by Python."""
+        """Returns the content of memory in one step; None where the step is not run by Python."""
         return memory_account.of_torch(self) if self.kind == "eager" else None

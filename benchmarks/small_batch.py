@@ -5,7 +5,7 @@
                                      [--window MS] [--budget-s S] [--output FOLDER]
 
 Sides, in turn in one process, each a CUDA graph of 20 calls on the same tensors: alpha, and PyTorch in both layouts
-(cuDNN's fastest algorithm); in fp32 with TF32 and in strict float32. What tensor cores read of float32 tensors is made
+(cuDNN's fastest algorithm); in fp32 with TF32 and in strict float32. The tensor cores' form of float32 tensors is made
 in every call (alpha) or before (there). Before a pass is timed its result is compared with float64. --best K: the K
 kernels that are cheapest by estimate are timed too, on operands that are there, beside their estimates.
 """
@@ -73,7 +73,7 @@ def shape(n: int, hw: int, ic: int, oc: int, f: int, stride: int = 1) -> ConvSha
 
 def kernels(operands: Operands, pass_name: str, precision: str, count: int
             ) -> dict[str, tuple[float, Callable[..., Any]]]:
-    """Returns estimate and call of the kernels that are cheapest by estimate, on what they read."""
+    """Returns estimate and call of the kernels that are cheapest by estimate, on the arrays that they read."""
     from alpha.cuda.conv.planner import launch_of, rank
     from alpha.cuda.lazy import operand
     from alpha.cuda.runtime.memory import empty
@@ -95,7 +95,7 @@ def kernels(operands: Operands, pass_name: str, precision: str, count: int
 
 
 def measure(operands: Operands, pass_name: str, precision: str, args: argparse.Namespace) -> Row:
-    """Returns the microseconds of each side, and what else is known."""
+    """Returns the microseconds of each side, and further facts."""
     from alpha.cuda.runtime.context import context
     torch, effort = cuda_timing.strict_torch(), vars(args)
     with alpha.precision(precision), alpha.no_grad():

@@ -1,4 +1,4 @@
-"""Zeros of feature maps: how many trained networks have, and what convolutions gain that skip them.
+"""Zeros of feature maps: how many trained networks have, and the gain of convolutions that skip them.
 
     python -m benchmarks.sparsity networks [--model vgg11 vgg11_plain] [--epochs 3] [--prune 0.8] [--export DIR]
     python -m benchmarks.sparsity sweep [--only vgg19_32 strides] [--batch 1 32] [--clock cpu] [--output FILE.jsonl]

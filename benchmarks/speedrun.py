@@ -7,11 +7,11 @@ Each training is a process of its own, the sides in turn. Its figures:
 
     result    seconds from the start of the process until the test accuracy is printed: imports, data, compilation,
               training, test; the end of the process is in neither side's
-    warm-up   what the first epoch takes longer than the median of the others: compilation, choice of kernels, capture
+    warm-up   the first epoch's time beyond the median of the others: compilation, choice of kernels, capture
     training  the median epoch times the number of epochs
     accuracy  on the test images, over the views that the recipe asks for
 
-Data are CIFAR-10's files: those of --data-dir, by default the digit archive (benchmarks/digits_archive.py), for which
+Data are CIFAR-10's files in --data-dir, by default the digit archive (benchmarks/digits_archive.py), for which
 the recipes are made shorter, without mirroring: ON_DIGITS. --cold gives each process empty caches of compiled kernels.
 Results go to benchmarks/results/<device>/speedrun.jsonl.
 """
@@ -82,7 +82,7 @@ def torch_side(flags: Sequence[str], env: dict[str, str], form: str) -> Row:
 
 
 def figures(found: Row) -> Row:
-    """Returns what is told of a training."""
+    """Returns the figures of a training."""
     epochs = found["epochs"]
     usual = statistics.median(epochs[1:] or epochs)
     return {**found, "warm_up": epochs[0] - usual, "training": usual * len(epochs)}

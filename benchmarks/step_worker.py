@@ -9,8 +9,8 @@ Reads one JSON object a line from standard input and answers each with one on st
     {"steps": 20}                                          ->  {"ms": mean per step, waited for at the end only}
     {"memory": true}                                       ->  {"peak_mib": since the start, "reserved_mib": held,
                                                                 "steady_mib": peak of one more step, "process_mib": the
-                                                                process's own high-water mark; null: nobody counts}
-    {"account": true}                                      ->  {"account": what the memory of a step holds, or null}
+                                                                process's own high-water mark; null: not counted}
+    {"account": true}                                      ->  {"account": content of memory in a step, or null}
 
 A failure is answered by {"failed": message}. Run by benchmarks/compare.py:  python -m benchmarks.step_worker alpha
 """
@@ -133,7 +133,7 @@ def high_water_mib() -> float | None:
 
 
 def serve(library: str) -> None:
-    """Answers requests until standard input ends.  What libraries print goes to standard error."""
+    """Answers requests until standard input ends.  Output of libraries goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if library == "torch":

@@ -1,4 +1,4 @@
-"""What alpha's precisions are in PyTorch."""
+"""alpha's precisions in PyTorch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A recipe of the training program, followed by PyTorch: the same weights, batches and schedule, to the end.
 
 PyTorch trains its own network with its own layers, eager, channels_last: in fp32 without TF32, in bf16 and fp16 by
-autocast, the latter with its GradScaler. What is left to differ is rounding, and in a long training that is enough for
+autocast, the latter with its GradScaler. Only rounding differs, and in a long training that is enough for
 other weights. benchmarks/accuracy.py runs it.
 """
 
@@ -97,7 +97,7 @@ class TorchRun:
         return float(np.average([loss.item() for loss in losses], weights=counts))
 
     def accuracy(self) -> float:
-        """Returns the share of the test images taken for what they are."""
+        """Returns the share of the test images taken for the right class."""
         self.net.eval()
         correct = 0
         with self.torch.no_grad(), autocast(self.torch, self.device, self.config.precision):

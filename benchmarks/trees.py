@@ -1,4 +1,4 @@
-"""Training steps of this checkout beside those of another one, in turn: what a change costs or gains.
+"""Training steps of this checkout beside another one's, in turn: the cost or gain of a change.
 
     git worktree add /tmp/before HEAD~1
     python -m benchmarks.trees /tmp/before --device cuda --jobs resnet18:512:bf16 vgg16:128:fp32
@@ -35,7 +35,7 @@ PAIRS = 15
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """Returns the values between which the median of what they are drawn from lies with 95 %, by their order alone."""
+    """Returns the values between which the median of their distribution lies with 95 %, by their order alone."""
     values, n, below, k = sorted(values), len(values), 0.0, 0
     while below + comb(n, k) / 2 ** n <= 0.025:
         below += comb(n, k) / 2 ** n
@@ -45,7 +45,7 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def commit(root: Path) -> str:
-    """Returns what git says a checkout is; its path where git does not know."""
+    """Returns git's name of a checkout; its path where git does not know."""
     done = subprocess.run(["git", "-C", str(root), "describe", "--always", "--dirty"], capture_output=True, text=True)
     return done.stdout.strip() or str(root)
 

@@ -222,7 +222,8 @@ def test_a_constant_that_is_not_there_is_not_changed():
 def test_a_survivor_that_is_not_made_by_the_loops_is_named(monkeypatch):
     from alpha.cuda.conv.wgmma import tiles
     monkeypatch.setattr(tiles, "_table", lambda: {"maps": [{"tile": [128, 512, False, 0, 1]}]})
-    with pytest.raises(ValueError, match=r"survivors.json: maps has the tile \(128, 512, False, 0, 1\), which does not fit"):
+    refused = r"survivors.json: maps has the tile \(128, 512, False, 0, 1\), which does not fit"
+    with pytest.raises(ValueError, match=refused):
         tiles.survivors("maps", tiles.fitting(1))
 
 

@@ -1,4 +1,4 @@
-"""What other libraries see of tensors: DLPack, NumPy's functions, copies and pickles, PyTorch's names.
+"""Doors to other libraries: DLPack, NumPy's functions, copies and pickles, PyTorch's names.
 
-Each file puts what the methods of Tensor call into alpha.core.table.
+Each file puts functions that methods of Tensor call into alpha.core.table.
 """

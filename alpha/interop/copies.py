@@ -15,7 +15,7 @@ from alpha.core.tensor import Tensor
 def deep_copy(t: Tensor, memo: dict[int, Any]) -> Tensor:
     """Returns a copy of a leaf with its gradient and hooks, on its device.
 
-    Tensors that share their elements do so in the copy of what holds them.
+    Tensors that share their elements do so in a copy of the object that holds them.
     """
     _refuse_graph(t, "deepcopy")
     data = memo.get(id(t.array))
@@ -31,7 +31,7 @@ def deep_copy(t: Tensor, memo: dict[int, Any]) -> Tensor:
 
 @provides("reduced")
 def reduced(t: Tensor) -> tuple[Any, ...]:
-    """Returns what pickle keeps of a leaf: elements, dtype, device, requires_grad."""
+    """Returns the parts of a leaf for pickle: elements, dtype, device, requires_grad."""
     _refuse_graph(t, "pickle")
     return unpickled, (Tensor if t.shares else type(t), t.numpy(), t.dtype, t.device, t.requires_grad)
 

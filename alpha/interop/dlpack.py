@@ -2,7 +2,7 @@
 
 A DLPack capsule carries a struct with address, shape, strides, dtype and device, and a function by which its taker says
 that it is done. There are two forms of the struct; the newer one has a version, and a flag for memory that must not be
-written. The layout is that of dlpack.h, https://github.com/dmlc/dlpack.
+written. The layout is as in dlpack.h, https://github.com/dmlc/dlpack.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ManagedVersioned(Structure):
                 ("flags", c_uint64), ("tensor", Described)]
 
 
-# Name of a capsule -> its struct; one that was taken gets another name, so that nobody takes it twice.
+# Name of a capsule -> its struct; a taken one gets another name, so that it is not taken twice.
 FORMS = {b"dltensor": Managed, b"dltensor_versioned": ManagedVersioned}
 USED = {Managed: b"used_dltensor", ManagedVersioned: b"used_dltensor_versioned"}
 
@@ -120,7 +120,7 @@ def _versioned(array: np.ndarray) -> Any:
 
 
 def _struct(capsule: Any) -> Any:
-    """Returns what a capsule carries.  Raises AlphaError if it carries nothing that can still be taken."""
+    """Returns the struct of a capsule.  Raises AlphaError if it carries nothing that can still be taken."""
     at = id(capsule)  # the address of the object
     for name, form in FORMS.items():
         if _capsule_is(at, name):
@@ -141,7 +141,7 @@ class _Owner:
 
 @provides("take_over")
 def take(x: Any) -> tuple[Any, tuple[int, ...], str, str]:
-    """Returns backend array, shape, dtype and device of what `x` hands over.  See alpha.from_dlpack."""
+    """Returns backend array, shape, dtype and device that `x` hands over.  See alpha.from_dlpack."""
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         kind, index = x.__dlpack_device__()
         if int(kind) not in (CPU, CUDA):
@@ -198,7 +198,7 @@ def _take_interface(x: Any, d: dict[str, Any], backend: Backend) -> tuple[Any, t
 
 def _wrapped(backend: Backend, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str,
              read_only: bool, owner: Any) -> tuple[Any, tuple[int, ...], str, str]:
-    """Returns the array over somebody else's memory.  Raises AlphaErrors for what alpha cannot work on in place."""
+    """Returns the array over memory of another library.  Raises AlphaErrors where alpha cannot use it."""
     if dtype not in backend.dtypes:
         raise DTypeError(message("from_dlpack", f"the elements are {dtype}, the {backend.name} backend has "
                                  f"{', '.join(sorted(backend.dtypes))}", "convert them first"))

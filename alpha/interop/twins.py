@@ -1,4 +1,4 @@
-"""Answers to names that alpha does not have: what PyTorch's name is called here, or what comes close."""
+"""Answers to names that alpha does not have: the name here of PyTorch's function, or the nearest one."""
 
 from __future__ import annotations
 
@@ -243,9 +243,9 @@ def missing(where: str, name: str, table: Mapping[str, str], known: Any, also: M
     """Returns the error for an attribute that is not there.
 
     Args:
-        where: what has no such attribute.
+        where: the object without such an attribute.
         table: help for names that people know from elsewhere.
-        known: what has attributes, one of which may be meant.
+        known: an object one of whose attributes may be meant.
     Names with two underscores belong to protocols, whose users ask and go on: for those the error has no help.
     """
     if name.startswith("__") and name not in table:
@@ -301,7 +301,7 @@ def _elsewhere(where: str, name: str) -> str | None:
     if layer:
         return f"alpha.nn.{layer}(...)(x)"
     if where not in dict(PLACES):
-        return None     # an object: what modules have is no part of it
+        return None     # an object: names of modules are no part of it
     for place, text in PLACES:
         if place != where and name in _public(place):
             return f"it is {text.format(name)}"

@@ -25,7 +25,7 @@ NAMES = {"power": "pow", "less": "lt", "less_equal": "le", "greater": "gt", "gre
 
 @provides("ufunc")
 def called(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    """Returns what the op of the name of `ufunc` makes of its inputs.  Raises ArgumentError where there is none.
+    """Returns the result of the op of the name of `ufunc`.  Raises ArgumentError where there is none.
 
     Of an array of NumPy and a tensor neither follows the other: the op refuses the array.
     """

@@ -15,7 +15,7 @@ from alpha.ops.activation.functions import check_limits
 
 
 class _Inplace(Module):
-    """What takes PyTorch's `inplace`: no memory is shared with x, which stays as it is, so that gradients are right."""
+    """A layer that takes PyTorch's `inplace`: y and x share no memory, and x stays, so that gradients are right."""
 
     @checked
     def __init__(self, inplace: bool = False) -> None:
@@ -156,7 +156,7 @@ class PReLU(Module):
 
     Args:
         num_parameters: 1, or the channels of x, its last axis.
-        init: what the slopes start as.
+        init: first value of the slopes.
     Shape: any.  Parameters: weight (num_parameters,).
     Source: He et al., arXiv 1502.01852.
     """

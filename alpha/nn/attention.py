@@ -41,7 +41,7 @@ class MultiheadAttention(Module):
     Shape: query (L, N, E), key (S, N, kdim), value (S, N, vdim) -> (y (L, N, E), weights (N, L, S)).
     Parameters: in_proj_weight (3 * E, E), or, where kdim or vdim differ, q_proj_weight (E, E), k_proj_weight (E, kdim)
         and v_proj_weight (E, vdim); in_proj_bias (3 * E,); out_proj.weight (E, E), out_proj.bias (E,). Weights of the
-        projections start as xavier_uniform_ makes them, that of out_proj as of Linear, biases as 0.
+        projections start as xavier_uniform_ makes them, out_proj.weight as of Linear, biases as 0.
     Raises:
         ConfigError: num_heads does not divide embed_dim, or a setting is not there.
     Source: Vaswani et al., arXiv 1706.03762.
@@ -82,10 +82,10 @@ class MultiheadAttention(Module):
 
         Args:
             query, key, value: see the class.
-            key_padding_mask: which keys no query sees: bool (N, S), True where it does not; or what is added to scores.
+            key_padding_mask: which keys no query sees: bool (N, S), True where it does not; or numbers added to scores.
             need_weights: whether to return the weights, which takes their memory; else None is returned for them.
-            attn_mask: which keys a query does not see: bool (L, S) or (N * H, L, S), True where it does not; or what is
-                added to scores.
+            attn_mask: which keys a query does not see: bool (L, S) or (N * H, L, S), True where it does not; or
+                numbers added to scores.
             average_attn_weights: whether the weights are the mean over the heads, (N, L, S), or (N, H, L, S).
             is_causal: whether query l sees the keys 0 to l alone. Beside an attn_mask, which then says so, it is taken
                 and not needed.
@@ -202,7 +202,7 @@ class TransformerEncoderLayer(Module):
         norm_first: see above.
         bias: whether linear layers and normalisations have biases.
     Shape: x (L, N, E) or (L, E) -> y of the same shape.
-    Parameters: those of self_attn, linear1, linear2, norm1 and norm2.
+    Parameters: of self_attn, linear1, linear2, norm1 and norm2.
     Source: Vaswani et al., arXiv 1706.03762; norm_first: Xiong et al., arXiv 2002.04745.
     """
 
@@ -220,7 +220,7 @@ class TransformerEncoderLayer(Module):
     @checked
     def forward(self, src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool = False) -> Tensor:
-        """Returns y.  src_mask, src_key_padding_mask, is_causal: those of MultiheadAttention's forward."""
+        """Returns y.  src_mask, src_key_padding_mask, is_causal: as in MultiheadAttention's forward."""
         masks = dict(attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal)
         x = to_storage_dtype(src)
         if self.norm_first:
@@ -248,12 +248,12 @@ class TransformerEncoder(Module):
     """Several layers, one behind the other, which start as copies of one.
 
     Args:
-        encoder_layer: what is copied.
+        encoder_layer: the layer that is copied.
         num_layers: how many there are.
         norm: a module that is called behind the last one; or None.
         enable_nested_tensor, mask_check: taken and not needed.
     Shape: as encoder_layer.
-    Parameters: those of layers.0, layers.1, ... and of norm.
+    Parameters: of layers.0, layers.1, ... and of norm.
     """
 
     @checked
@@ -265,7 +265,7 @@ class TransformerEncoder(Module):
     @checked
     def forward(self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool | None = None) -> Tensor:
-        """Returns y.  mask, src_key_padding_mask, is_causal: those of MultiheadAttention's forward; None is False."""
+        """Returns y.  mask, src_key_padding_mask, is_causal: as in MultiheadAttention's forward; None is False."""
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, bool(is_causal))
         return src if self.norm is None else self.norm(src)

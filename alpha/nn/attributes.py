@@ -1,4 +1,4 @@
-"""Which names a module's attributes may have, and what hides in lists, dicts and sets."""
+"""Which names a module's attributes may have, and modules and tensors in lists, dicts and sets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_plain(container: Any) -> bool:
 
 
 def a_(value: Any) -> str:
-    """Returns what a value is, with its article: "an int", "the class ReLU"."""
+    """Returns the kind of a value, with its article: "an int", "the class ReLU"."""
     if value is None or isinstance(value, type):
         return "None" if value is None else f"the class {value.__name__}"
     name = type(value).__name__
@@ -42,7 +42,7 @@ def a_(value: Any) -> str:
 
 
 def named(value: Any) -> str:
-    """Returns what was given for a name, in short."""
+    """Returns the text of a value given for a name, in short."""
     return f"{value!r:.100}" if isinstance(value, str) else shown(value)
 
 

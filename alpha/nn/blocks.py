@@ -21,7 +21,7 @@ Margin = Annotated[float, Real("a number in [0, pi)", lambda v: 0 <= v < math.pi
 
 
 class SqueezeExcite(Module):
-    """y = x * gate(fc2(activation(fc1(mean of x over its pixels)))): channels weighted by what the whole map holds.
+    """y = x * gate(fc2(activation(fc1(mean of x over its pixels)))): channels weighted by the whole map.
 
     Args:
         channels: of x and y.

@@ -34,7 +34,7 @@ class CoConv2d(Module):
         bias: whether there is one.
     Shape: x (N, IH, IW, in_channels) -> y (N, OH, OW, out_channels), NHWC, OH = floor((IH - 1) / stride) + 1.
     Parameters: weight (out_channels, FH, FW, in_channels / groups), OHWI, rows ordered by level; bias (out_channels,).
-        Both start as those of Conv2d.
+        Both start as in Conv2d.
     Raises:
         ShapeError: a setting is out of range, channels do not add up to out_channels, or groups does not divide them.
     Source: Duta et al., arXiv 2108.07387.

@@ -1,4 +1,4 @@
-"""What a module holds: which attributes are its parameters, buffers and submodules, and the ways to walk over them."""
+"""The contents of a module: which attributes are parameters, buffers and submodules, and walks over them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ OVERRIDDEN = ("forward", "extra_repr", "macs", "fused_with", "fused_with_pool", 
 
 @bound_methods()
 class Contents:
-    """The attributes of a Module, which says what they are.
+    """The attributes of a Module, and their kinds.
 
-    They are looked at when they are set; a list that grew since is, when somebody walks over the module.
+    They are looked at when they are set; a list that grew since, at the next walk over the module.
     """
 
     _buffers: tuple[str, ...] = ()          # names of the attributes that are buffers
-    _unsaved: tuple[str, ...] = ()          # those of them that the state leaves out
+    _unsaved: tuple[str, ...] = ()          # the buffers that the state leaves out
     _class_lists: tuple[str, ...] = ()      # names of the lists, dicts and sets that its classes share
     contents_version = 0                    # how often any module of the process got or lost contents
-    _needed: frozenset[str] = frozenset()   # names of what alpha.nn itself defines for the class
+    _needed: frozenset[str] = frozenset()   # names that alpha.nn itself defines for the class
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -74,7 +74,7 @@ class Contents:
         if name in self._needed:
             self._check_needed(name, value)
         elif hasattr(getattr(type(self), name, None), "__set__"):
-            return                          # a property: what its setter sets comes by here again
+            return                          # a property: values that its setter sets come by here again
         if name in self.__dict__.get("parametrizations", ()):
             raise ConfigError(message(where, f"{name} is computed from parameters, and cannot be set", "remove_"
                                       f'parametrizations(layer, "{name}") of alpha.nn.utils makes it a plain one'))
@@ -114,7 +114,7 @@ class Contents:
             self._note_buffer(name)
 
     def _check_needed(self, name: str, value: Any) -> None:
-        """Refuses to replace what Module needs of itself; a function may stand for what subclasses define."""
+        """Refuses to replace members that Module needs; a function may stand for members that subclasses define."""
         if name == "training":
             if not isinstance(value, bool):
                 raise DTypeError(message(type(self).__name__, f"training is set to {a_(value)}, a bool is "
@@ -237,7 +237,7 @@ class Contents:
                 yield name, value
 
     def _saved(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields (path, tensor) of what is saved; a shared one once per path."""
+        """Yields (path, tensor) of saved tensors; a shared one once per path."""
         for path, module in self._paths():
             for name, t in module._own():
                 if name not in module._unsaved:

@@ -54,7 +54,7 @@ class TripletMarginLoss(_Loss):
 
 
 class _Margin(_Loss):
-    """What losses with a margin share."""
+    """Base of losses with a margin."""
 
     margin: float
 
@@ -103,7 +103,7 @@ class SoftMarginLoss(_Loss):
 
 
 class MultiMarginLoss(_Margin):
-    """By how much scores of other classes exceed that of the right one less a margin, to the power of p (1 or 2).
+    """By how much scores of other classes exceed the right one's less a margin, to the power of p (1 or 2).
 
     Shape: x (N, C), target (N,) labels -> (), or (N,) with "none".
     """
@@ -137,7 +137,7 @@ class PoissonNLLLoss(_Loss):
 class GaussianNLLLoss(_Loss):
     """(ln(v) + (x - target)^2 / v) / 2, v = max(var, eps): see alpha.ops.gaussian_nll_loss.
 
-    Shape: x and target alike, var alike or with a last axis of 1 -> (), or that of x with "none".
+    Shape: x and target alike, var alike or with a last axis of 1 -> (), or x's with "none".
     """
 
     @checked

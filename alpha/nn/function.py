@@ -19,7 +19,7 @@ class Lambda(Module):
     Containers make it of functions by themselves: `nn.Sequential(conv, ops.relu)`. Parameters that a function uses are
     not found: write a Module, or give them to the module around it.
     Args:
-        function: takes what the layer is called with.
+        function: takes the arguments of the layer.
     Raises:
         DTypeError: it is a class, a module, or cannot be called.
     """
@@ -39,7 +39,7 @@ class Lambda(Module):
 
 
 def as_module(where: str, name: str, value: Any) -> Module:
-    """Returns a module that does what `value`, a module or a function, does.
+    """Returns a module that computes `value`, a module or a function.
 
     Raises DTypeError for anything else; `where` and `name` say which entry of which container it is.
     """
@@ -50,7 +50,7 @@ def as_module(where: str, name: str, value: Any) -> Module:
 
 
 def check_callable(where: str, what: str, value: Any) -> None:
-    """Raises DTypeError unless `value` is a function: what can be called, and is no class."""
+    """Raises DTypeError unless `value` is a function: a callable that is no class."""
     if isinstance(value, type):
         raise DTypeError(message(where, f"{what} is {a_(value)}, a module is needed",
                                  f"make one of the class: {value.__name__}(...)"))

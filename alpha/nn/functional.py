@@ -243,7 +243,7 @@ def instance_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Te
 
     Args:
         x: shape (N, ..., C), channels last, of at least two pixels; float.
-        running_mean, running_var: shape (C,); what use_input_stats=False takes the place of the pixels with.
+        running_mean, running_var: shape (C,); use_input_stats=False normalises with them, not the pixels'.
         momentum: 0.1: no running statistics move here.
     Raises:
         ConfigError: momentum is another one.

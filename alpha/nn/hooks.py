@@ -1,4 +1,4 @@
-"""Hooks of a module: what is called before its forward, after it, and with the gradient of its output."""
+"""Hooks of a module: functions called before its forward, after it, and with the gradient of its output."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Hook = Callable[..., Any]
 
 @bound_methods()
 class Hooks:
-    """What a Module has of hooks; `Module.__call__` runs them."""
+    """The hooks of a Module; `Module.__call__` runs them."""
 
     _pre_hooks: tuple[Hook, ...] = ()
     _hooks: tuple[Hook, ...] = ()
 
     def register_forward_pre_hook(self, hook: Hook) -> Handle:
-        """Calls `hook(module, args)` before forward; what it returns, unless None, replaces args.
+        """Calls `hook(module, args)` before forward; its result, unless None, replaces args.
 
         Args:
             hook: returns None, the new args as a tuple, or the only new argument.
@@ -35,7 +35,7 @@ class Hooks:
         return self._register("_pre_hooks", "register_forward_pre_hook", hook)
 
     def register_forward_hook(self, hook: Hook) -> Handle:
-        """Calls `hook(module, args, output)` after forward; what it returns, unless None, replaces the output.
+        """Calls `hook(module, args, output)` after forward; its result, unless None, replaces the output.
 
         Args:
             hook: returns None or the new output. Where the output is a Tensor, that is a Tensor, or a tuple, a list or
@@ -122,7 +122,7 @@ def called_anew(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     """
     try:
         signature = inspect.signature(module.forward)
-    except ValueError:      # a function of C that has none: what it raised it raises again
+    except ValueError:      # a function of C that has none: it raises its error again
         return module.forward(*args, **kwargs)
     as_here = aliases.renamed(kwargs, list(signature.parameters)[len(args):]) or kwargs
     try:

@@ -1,6 +1,6 @@
 """Initial values of parameters, drawn from alpha.random: the same after the same manual_seed, on every device.
 
-Each function overwrites the tensor that it is given and returns it. Fans are those of PyTorch, read in our layouts:
+Each function overwrites the tensor that it is given and returns it. Fans are PyTorch's, read in our layouts:
 a weight has shape (out, ..., in), so fan_in = in * window and fan_out = out * window, window = product of the axes
 between. For the weight of a ConvTranspose2d, (in, FH, FW, out/groups), the two change names, as they do in PyTorch.
 """
@@ -165,7 +165,7 @@ def kaiming_uniform_(t: T, a: Finite = 0.0, mode: FanMode = "fan_in", nonlineari
 
     Args:
         a: slope of the leaky ReLU behind the layer; a = sqrt(5) gives b = 1 / sqrt(fan_in), the default of layers.
-        mode: "fan_in" keeps the variance of activations, "fan_out" that of gradients.
+        mode: "fan_in" keeps the variance of activations, "fan_out" the variance of gradients.
         nonlinearity: see `gain`.
     """
     bound = gain(nonlinearity, a) * math.sqrt(3.0 / _fan(t.shape, mode))

@@ -32,7 +32,7 @@ class Conv1d(Conv2d):
 
     Args: as Conv2d, ints for kernel_size, stride, padding and dilation.
     Shape: x (N, L, in_channels) -> y (N, OL, out_channels).
-    Parameters: weight (out_channels, F, in_channels / groups); bias (out_channels,). They start as those of Conv2d.
+    Parameters: weight (out_channels, F, in_channels / groups); bias (out_channels,). They start as in Conv2d.
     """
 
     torch_space = 1

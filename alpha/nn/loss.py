@@ -16,7 +16,7 @@ from alpha.ops.loss.imbalance import ToShares
 
 
 class _Loss(Module):
-    """What all losses share: the reduction, which is given by name."""
+    """Base of losses: the reduction, which is given by name."""
 
     @checked
     def __init__(self, *, reduction: Reduction = "mean") -> None:
@@ -188,7 +188,7 @@ class FocalLoss(_Loss):
     """Binary cross entropy of sigmoid(logits) in which elements that are right already count less.
 
     Args:
-        alpha: weight of the targets of 1, that of the others is 1 - alpha; None: both are 1.
+        alpha: weight of the targets of 1, the others' is 1 - alpha; None: both are 1.
         gamma: how much less: at least 0.
     Shape: logits and target alike -> (), or theirs with "none".  See alpha.ops.focal_loss.
     """
@@ -203,10 +203,10 @@ class FocalLoss(_Loss):
 
 
 class DiceLoss(_Loss):
-    """1 - twice what shares and target have in common, by what they have together, over the pixels.
+    """1 - 2 * sum(shares * target) / sum(shares + target), over the pixels.
 
     Args:
-        activation: "sigmoid", "softmax" or None: what makes shares of x.
+        activation: "sigmoid", "softmax" or None: the function that makes shares of x.
         eps: added to both sums, above 0.
     Shape: x (N, ..., C), target alike, or labels (N, ...) -> (), or (N, C) with "none".  See alpha.ops.dice_loss.
     """

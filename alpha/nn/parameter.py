@@ -1,4 +1,4 @@
-"""Parameter: what a Module owns and an optimizer changes."""
+"""Parameter: a tensor that a Module owns and an optimizer changes."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class MaxPool2d(Module):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is what ops.max_pool2d computes."""
+        """Whether ops.max_pool2d computes it."""
         return self.dilation == (1, 1) and not self.return_indices and not self.ceil_mode
 
     def forward(self, x: Tensor) -> Any:
@@ -66,7 +66,7 @@ class MaxUnpool2d(Module):
     """Puts elements back where their maxima came from; all else is 0.  See alpha.ops.max_unpool2d.
 
     Args:
-        kernel_size, stride, padding: those of the MaxPool2d(..., return_indices=True) that made values and index.
+        kernel_size, stride, padding: as of the MaxPool2d(..., return_indices=True) that made values and index.
     Shape: values and index (N, OH, OW, C) -> y (N, IH, IW, C), with IH, IW the smallest that pool so, or output_size.
     """
 
@@ -91,7 +91,7 @@ class AvgPool2d(MaxPool2d):
         kernel_size, stride, padding: see MaxPool2d.
         ceil_mode: whether a window that begins in the map and ends behind it counts.
         count_include_pad: whether padding counts as zeros in the mean.
-        divisor_override: what sums are divided by; None: the number of elements.
+        divisor_override: divisor of sums; None: the number of elements.
     Shape: as MaxPool2d.
     """
 

@@ -1,4 +1,4 @@
-"""The table that `alpha.summary` prints: what each layer makes, holds and computes."""
+"""The table that `alpha.summary` prints: output shape, parameters and products of each layer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from alpha.nn.module import Module, evaluating
 
 @dataclass(frozen=True)
 class Row:
-    """One call of one layer; MACs and bytes are those of the whole batch, the shape is that of its first output.
+    """One call of one layer; MACs and bytes are of the whole batch, the shape is its first output's.
 
-    input_zeros is the share of zeros in what the layer reads first, where summary was given data to count them in.
+    input_zeros is the share of zeros in the layer's first input, where summary was given data to count them in.
     """
 
     path: str
@@ -74,16 +74,16 @@ class Summary:
 
 @checked
 def summary(model: Module, input_shape: Any, batch_size: Count = 1, zeros: Tensor | None = None) -> Summary:
-    """Runs the model on zeros, or on a batch, and returns what each layer makes, holds and computes.
+    """Runs the model on zeros, or on a batch, and returns output shape, parameters and products of each layer.
 
-    Layers count one by one: what Sequential would fuse is listed as two. What a forward method computes by ops
-    directly (a residual sum, say) is no layer and has no row.
+    Layers count one by one: layers that Sequential would fuse are listed as two. Ops that a forward method
+    calls directly (a residual sum, say) are no layer and have no row.
     Args:
         model: a Module that takes one tensor; its mode and buffers are left as they are.
         input_shape: shape of one sample, e.g. (32, 32, 3) for NHWC images.
         batch_size: number of samples; the columns scale with it.
-        zeros: a batch of inputs, which then takes the place of batch_size; a column says what share of the elements
-            that each layer reads is zero.
+        zeros: a batch of inputs, which then takes the place of batch_size; a column has the share of zeros among
+            the elements that each layer reads.
     Returns:
         Summary; print it.
     Raises:

@@ -34,7 +34,7 @@ class Baked(Exception):
 
 @dataclass
 class Batch:
-    """The numbers of samples that were traced, and what follows them.  The first is that of the example.
+    """The numbers of samples that were traced, and the sizes that follow them.  The first is the example's.
 
     Attributes:
         numbers: of samples, one per trace.
@@ -70,12 +70,12 @@ class Batch:
 
 
 def closed(program: Program) -> Batch:
-    """Returns what there is to know where the number of samples is that of the example."""
+    """Returns the Batch where the number of samples is the example's alone."""
     return Batch((program.inputs[0].shape[0] if program.inputs[0].shape else 1,))
 
 
 def opened(model: Module, examples: Sequence[Tensor], program: Program) -> tuple[Program, Batch]:
-    """Returns the program for any number of samples, and what depends on that number.
+    """Returns the program for any number of samples, and the sizes that depend on it.
 
     Constants of equal rows, one for each sample, become one row that is expanded.
     Raises:
@@ -104,7 +104,7 @@ class _Comparison:
     def __init__(self, program: Program, others: Sequence[Program], batch: Batch) -> None:
         self.program, self.others, self.batch = program, others, batch
         self.same: list[dict[Value, Value]] = [{} for _ in others]
-        self.rows: dict[Value, Value] = {}      # constants of equal rows: what stands for them
+        self.rows: dict[Value, Value] = {}      # constants of equal rows: their substitutes
         self.calls: list[Call] = []
 
     def result(self) -> tuple[Program, Batch]:

@@ -10,7 +10,7 @@ from alpha.inference.program import Call, Program, Value
 
 
 def folded(program: Program) -> Program:
-    """Returns the program without the calls whose arguments are all constants; what they make is constant, too."""
+    """Returns the program without the calls whose arguments are all constants; their results are constants, too."""
     outputs, kept = {*program.outputs}, []
     for call in program.calls:
         reads = list(call.reads())

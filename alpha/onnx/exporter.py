@@ -28,7 +28,7 @@ DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "FLOAT16", "int64"
 @checked
 def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path, *, channels_first: bool = True,
            metadata: Mapping[str, str] | None = None) -> None:
-    """Writes what a model computes in inference mode as an ONNX file.
+    """Writes a model in inference mode as an ONNX file.
 
     The forward pass is traced, as by alpha.inference. Maps have channels first in the file, as is usual there; filters,
     and the weights of a linear layer behind a flattened map, are turned when they are written. The model is traced
@@ -36,7 +36,7 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
     else the file takes the example's number alone, and a warning says why.
     Args:
         model: a module on the CPU, in fp32; its mode is left as it is.
-        example: a tensor, or a tuple of what the model takes; the first axis is that of the samples.
+        example: a tensor, or a tuple of the model's arguments; the first axis counts the samples.
         path: of the file.
         channels_first: whether the file's inputs and outputs of four axes are (N, C, H, W); else they are as here.
         metadata: texts by name, which the file has beside the graph.
@@ -44,7 +44,7 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
         ArgumentError: model, example or metadata are something else.
         ConfigError: the package onnx is not installed, an op has no counterpart in ONNX, or
             path cannot be written.
-        GraphError: what the model does depends on the elements of its input.
+        GraphError: the model's ops depend on the elements of its input.
     """
     examples = examples_of(WHERE, model, example)
     texts = dict(metadata or {})
@@ -78,7 +78,7 @@ def _exported(onnx: Any, model: Module, examples: Sequence[Tensor], path: Path, 
 
 
 def _built(program: Program, batch: Batch, channels_first: bool) -> tuple[Graph, list[Any], list[Any]]:
-    """Returns the graph of a program, and what the file says of its inputs and outputs."""
+    """Returns the graph of a program, and the file's entries for its inputs and outputs."""
     program = joined(program)
     graph = Graph(batch)
     layout = {value: FIRST if channels_first and len(value.shape) == 4 else PLAIN
@@ -99,7 +99,7 @@ def _built(program: Program, batch: Batch, channels_first: bool) -> tuple[Graph,
 
 
 def _described(graph: Graph, name: str, value: Value, layout: str) -> Any:
-    """Returns what the file says of an input or output; an axis that is as long as there are samples is called N."""
+    """Returns the file's entry for an input or output; an axis that is as long as there are samples is called N."""
     sizes: list[Any] = []
     for axis in TO_FIRST if layout == FIRST else range(len(value.shape)):
         lengths = graph.batch.lengths(value, axis)

@@ -46,8 +46,8 @@ class Graph:
     """Nodes and weights, and where each Value is: names by layout.
 
     Attributes:
-        batch: what depends on the number of samples.
-        samples: the name of an input whose first axis is that of the samples.
+        batch: the sizes that depend on the number of samples.
+        samples: the name of an input whose first axis counts the samples.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -71,7 +71,7 @@ class Graph:
         return output
 
     def weight(self, name: str, array: Any) -> str:
-        """Adds a weight, and returns its name; one that is there with the same elements is taken again."""
+        """Adds a weight, and returns its name; a weight with the same elements that is there is taken again."""
         array = np.asarray(array, order="C")     # ascontiguousarray gives a number an axis
         while name in self.weights:
             there = self.weights[name]
@@ -152,5 +152,5 @@ class Graph:
 
 
 def refuse(what: str, fix: str = "export a model without it") -> ConfigError:
-    """Returns the error for what has no counterpart."""
+    """Returns the error for an op without a counterpart."""
     return ConfigError(message(WHERE, what, fix))

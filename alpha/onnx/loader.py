@@ -1,4 +1,4 @@
-"""A Module that computes what an ONNX file says: what `export` writes, and other files of the same operators."""
+"""A Module that computes an ONNX file: a file of `export`, or another of the same operators."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class OnnxModel(Module):
             setattr(self, attribute, made if name in statistics else Parameter(made))
 
     def forward(self, *inputs: Tensor) -> Any:
-        """Returns what the network computes; maps are (N, H, W, C) here and in the results."""
+        """Returns the results of the network; maps are (N, H, W, C) here and in the results."""
         if len(inputs) != len(self._inputs):
             raise ConfigError(message(WHERE, f"{len(inputs)} inputs are given, the file has {len(self._inputs)}",
                                       f"pass {', '.join(self._inputs)}"))

@@ -1,4 +1,4 @@
-"""What each op becomes in ONNX: one rule (graph, call) per op."""
+"""The nodes of each op in ONNX: one rule (graph, call) per op."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def operands(g: Graph, call: Call) -> tuple[list[str], str]:
 
 
 def pointwise(f: Callable[[Graph, Call, list[str]], str]) -> Rule:
-    """Makes a rule of a function from the names of operands to that of the result."""
+    """Makes a rule of a function from the names of operands to the result's."""
     def apply(g: Graph, call: Call) -> None:
         names, layout = operands(g, call)
         g.put(call.outs[0], f(g, call, names), layout)

@@ -1,7 +1,7 @@
-"""What each operator of an ONNX file computes: one function (model, node, values) -> value.
+"""The operators of an ONNX file: one function (model, node, values) -> value.
 
-Values of four axes are maps with channels first in the file. Here they stay channels last: what makes or takes maps
-(convolutions, norms, pools) does so as they are, and other operators see them turned where it matters.
+Values of four axes are maps with channels first in the file. Here they stay channels last: operators that make or take
+maps (convolutions, norms, pools) do so as they are, and other operators see them turned where it matters.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _flatten(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
 
 def _reshape(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
     x = held[node.inputs[0]].as_file()
-    keeps = not node.attributes.get("allowzero", 0)     # what 0 says: the length of the input, or none
+    keeps = not node.attributes.get("allowzero", 0)     # meaning of 0: the length of the input, or none
     return ops.reshape(x, tuple(x.shape[k] if n == 0 and keeps else n for k, n in enumerate(
         model.constant(node, 1).tolist())))
 
@@ -283,7 +283,7 @@ def _cast(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
     return Held(x.tensor.astype(np.dtype(dtype).name), x.last)
 
 
-# The attributes that operators look at, or that say no more than the shapes of the inputs; and what others may be.
+# The attributes that operators look at, or that say no more than the shapes of the inputs; and values of others.
 _CONV = "auto_pad dilations group kernel_shape pads strides"
 _POOL = "auto_pad ceil_mode dilations kernel_shape pads strides"
 READ = {

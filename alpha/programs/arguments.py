@@ -14,7 +14,7 @@ MOST = 1 << 20      # of a size on the command line
 
 
 def parser(command: str, text: str) -> Parser:
-    """Returns the parser of a command, with what all of them take."""
+    """Returns the parser of a command, with the arguments that all share."""
     made = Parser(prog=f"alpha {command}", allow_abbrev=False, epilog=STATUSES, description=text)
     made.add_argument("run", metavar="RUN", help="folder of a run, the --output of alpha train or of fit, or one of "
                       "its checkpoints")
@@ -46,7 +46,7 @@ def train(module: str) -> Any:
 
 
 def loaded(given: Namespace, device: str = "cpu") -> Run:
-    """Returns the run that the arguments name, with what registers its model imported.  Raises AlphaError."""
+    """Returns the run that the arguments name, with the files that register its model imported.  Raises AlphaError."""
     if given.imports:
         train("sources").import_all(given.imports)
     return load_run(given.run, given.which, device=device)

@@ -26,7 +26,7 @@ class Target(NamedTuple):
 
 
 def parsed(text: str) -> Target:
-    """Returns what `FILE.py:Name` or the name of a shipped network says.  Raises ConfigError."""
+    """Returns the target of `FILE.py:Name` or of the name of a shipped network.  Raises ConfigError."""
     file, colon, name = text.rpartition(":")
     if colon and (not file.endswith(".py") or not name.isidentifier()):
         raise ConfigError(message(WHERE, f"{text} is no FILE.py:Name", "write alpha compare my_models.py:Net"))

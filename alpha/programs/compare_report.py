@@ -43,7 +43,7 @@ def _aligned(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Returns what the command prints."""
+    """Returns the text that the command prints."""
     layers = report["layers"]
     worst = sorted(layers[:-1], key=lambda row: -(row["alpha"] or 0.0))[:WORST]
     shown = _layers({"layers": [row for row in layers if row in worst or row is layers[-1]]})

@@ -27,7 +27,7 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class Case:
-    """What both sides are given."""
+    """The case that both sides are given."""
 
     target: Target
     shape: tuple[int, ...]
@@ -110,7 +110,7 @@ class Side:
         self.step, self.synchronize = step, torch.cuda.synchronize if kind == "cuda" else lambda: None
 
     def losses(self) -> list[float]:
-        """Makes the first steps and returns their losses; what must be built is built here."""
+        """Makes the first steps and returns their losses; kernels are built here."""
         found = [float(self.step().item()) for _ in range(LOSSES)]
         for _ in range(WARM_UP):
             self.step()
@@ -129,7 +129,7 @@ class Side:
         return found
 
     def peak_mib(self) -> float | None:
-        """Returns how much memory a step takes at its highest: of the device; on a CPU what the process grows by."""
+        """Returns how much memory a step takes at its highest: of the device; on a CPU the growth of the process."""
         kind = self.case.device.partition(":")[0]
         if kind == "cpu":
             return _grown(self.step)
@@ -153,9 +153,9 @@ def _first(output: Any) -> Any:
 
 
 def _grown(step: Callable[[], Any]) -> float | None:
-    """Returns the MiB that the process holds at most in a step, weights and what is cached included; or None."""
+    """Returns the MiB that the process holds at most in a step, weights and caches included; or None."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")   # the peak is what is held now
+        Path("/proc/self/clear_refs").write_text("5")   # the peak is the present size
         step()
         status = Path("/proc/self/status").read_text()
     except OSError:

@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _pictures(run: Run, given: Namespace) -> tuple[np.ndarray, np.ndarray, str]:
-    """Returns the labelled pictures, and what they are of.  Raises AlphaError."""
+    """Returns the pictures, their labels, and the name of their set.  Raises AlphaError."""
     name, settings = given.dataset or run.settings.get("dataset"), run.settings
     if name is None:
         raise ConfigError(message("evaluate", f"{run.path} is of fit, and does not say which data it was trained on",

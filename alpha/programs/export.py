@@ -9,7 +9,7 @@ from alpha.programs.arguments import loaded, parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Writes the file, says what it takes and gives, and returns 0.  Raises AlphaError."""
+    """Writes the file, tells its inputs and outputs, and returns 0.  Raises AlphaError."""
     made = parser("export", "Writes a trained model as an ONNX file; its metadata have the classes, mean and std.")
     made.add_argument("path", metavar="OUT.onnx", help="the file")
     made.add_argument("--normalise", action="store_true", help="let the file take pixels from 0 to 255, and normalise "

@@ -1,4 +1,4 @@
-"""`alpha predict RUN picture.png folder/`: what a trained model takes pictures for."""
+"""`alpha predict RUN picture.png folder/`: the classes of pictures by a trained model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory for time: what backward needs is kept, or made again.  docs/explanation/memory.md tells how to choose.
+"""Memory for time: values for backward are kept or made again.  docs/explanation/memory.md tells how to choose.
 
     with alpha.config(recompute="cheap"):       # for all that is recorded in the block
         loss = ops.cross_entropy(model(x), y)
@@ -28,18 +28,18 @@ MIB = 1 << 20
 def recompute(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that computes the same, of whose calls backward keeps the inputs alone.
 
-    What is between them is made again when backward needs it, convolutions and products too: about a third more time
+    Results between them are made again when backward needs them, convolutions and products too: about a third more time
     for that part of a network. Results and gradients have the same bits. The function itself runs once: random numbers
     are not drawn again, running statistics move once, hooks and prints happen once.
 
     Args:
-        function: a module, or any function of tensors; it may call what it likes.
+        function: a module, or any function of tensors; it may call anything.
     Returns:
         a function of the same arguments. A module keeps its place in the network: call the result where the module was
         called.
     Raises:
         ArgumentError: it cannot be called.
-    An op of one's own is made again if its class says `cheap = True`; what others return is kept.
+    An op of one's own is made again if its class says `cheap = True`; results of others are kept.
     """
     if not callable(function):
         raise ArgumentError(message("recompute", f"{shown(function)} cannot be called", "pass a module or a function"))
@@ -59,7 +59,7 @@ def recompute(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @bound
 def recompute_summary(reset: bool = False) -> str:
-    """Returns what was kept and what was made again since the count began, in words; `reset` begins it anew."""
+    """Returns the bytes kept and made again since the count began, in words; `reset` begins it anew."""
     told = (f"kept {count.kept / MIB:,.1f} MiB, planned to make again {count.planned / MIB:,.1f} MiB, made again "
             f"{count.made / MIB:,.1f} MiB in {count.times} calls, {count.ms:,.1f} ms of the host")
     if reset:

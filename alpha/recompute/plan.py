@@ -1,19 +1,19 @@
-"""What of a call's results is kept for backward, and what is made again: decided when the call is recorded, from sizes.
+"""Which results of a call are kept for backward, and which are made again: decided at the call, from sizes.
 
     none    everything that an op saves is kept
     cheap   results of ops that say they are cheap are made again, where that frees more than it holds
     full    results of all ops are, convolutions too, in segments between results that are kept, see
             alpha.recompute.chains
-    auto    cheap within 3 % of the step's estimated time: all that is cheap may be made again, but is kept until the
-            step has grown long enough for it, what costs least per byte first; without that bound where memory gets
+    auto    cheap within 3 % of the step's estimated time: cheap results may be made again, but are kept until
+            the step has grown long enough for it, the least costly per byte first; without that bound where memory gets
             scarce, then full
 
-A result can be made again where all that its op reads is held in any case: saved by somebody, a parameter, or something
-that can itself be made again. Whatever else it would hold counts against what it frees.
+A result can be made again where all that its op reads is held in any case: a saved tensor, a parameter, or a result
+that can itself be made again. All else that it would hold counts against the bytes that it frees.
 
-What auto decides follows from the graph behind a call, its shapes, the device's figures and the memory limit: nothing
-is learned from one step for the next, so two runs choose the same whatever was trained before them in the process. What
-the process holds besides counts in eighths of the limit.
+The choice of auto follows from the graph behind a call, its shapes, the device's figures and the memory limit: nothing
+is learned from one step for the next, so two runs choose the same after any training before them in the process. Memory
+that the process holds besides counts in eighths of the limit.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from alpha.recompute.chains import NOTHING, START, Chain
 from alpha.recompute.recipe import Recipe, count
 
 LEAST = 1024         # bytes of a result that is worth a recipe
-# Of what a call reads and makes, that auto looks at: on the CPU the host is waited for, some 60 us to plan a call.
+# Bytes read and made, from which auto looks at a call: on the CPU the host is waited for, some 60 us to plan a call.
 WORTH = {"cpu": 1 << 21, "cuda": 1 << 16}
 SHARE = 0.03         # of a step's estimated time, that auto may add
-EIGHTHS = 8          # of the memory limit, in which what is held beside the graph counts
-SCARCE, SHORT = 0.35, 0.5  # of the memory limit, held, from which auto makes again what is cheap, and everything
+EIGHTHS = 8          # of the memory limit, in which memory held beside the graph counts
+SCARCE, SHORT = 0.35, 0.5  # of the memory limit, held, from which auto makes again cheap results, and all
 PASSES = 3           # forward, and the two gradients
 
 
@@ -55,14 +55,14 @@ counting = threading.Lock()     # of remaking.segments
 
 
 class Tally:
-    """What auto knows of a graph while it is recorded.
+    """The figures that auto has of a graph while it is recorded.
 
     Attributes:
         step: time that its calls take, forward and backward, estimated in bytes moved; spent: to make results again.
         kept: bytes that are saved as they are; before: those that the process held when the graph began, in eighths of
             the limit.
-        offers: prices, numbers and recipes, held weakly, of what may be made again and is held so far.
-        into: the tally of the graph that this one has become a part of.
+        offers: prices, numbers and recipes, held weakly, of results that may be made again and are held so far.
+        into: the tally of the graph that this graph has become a part of.
     """
 
     __slots__ = ("before", "into", "kept", "offers", "spent", "step")
@@ -82,7 +82,7 @@ class Tally:
         return found
 
     def level(self, op: Op, backend: Backend, moved: int, args: Sequence[Any], outs: Sequence[Tensor]) -> str:
-        """Adds a call, which moves so many bytes, and returns what auto does with it."""
+        """Adds a call, which moves so many bytes, and returns the level for it."""
         work = op.flops(outs[0].array.nbytes / 4, *args) if op.flops else 0  # 16 bits are twice as fast
         self.step += PASSES * (moved + work / backend.flops_per_byte)
         held = (self.before + self.kept) / backend.memory_limit()
@@ -99,7 +99,7 @@ class Tally:
             count.kept += array.nbytes
 
     def take(self, level: str) -> None:
-        """Lets go of what the step has time for, or of all."""
+        """Lets go of results that the step has time to make again, or of all."""
         while self.offers:
             price, order, found = self.offers[0]
             recipe = found()
@@ -112,7 +112,7 @@ class Tally:
             held = sum([a.nbytes for a in recipe.data.values()])
             needed = recipe.needed()
             moved = sum([r.offered for r in needed])
-            if moved / held > price:    # nobody holds what it is made of
+            if moved / held > price:    # its sources are not held
                 heappush(self.offers, (moved / held, order, found))
                 continue
             if level == "offer" and self.spent + moved > SHARE * self.step:
@@ -145,13 +145,13 @@ def _tally_of(args: Sequence[Any], backend: Backend) -> Tally:
 
 
 class Plan:
-    """What is made again of one call, and for it.
+    """The results that are made again of one call, and for it.
 
     Attributes:
         recipe: of its outs, or None.
         reads: parts of recipes that it saves.
-        kept: bit k says that somebody saves out k as it is.
-        chain: what is behind the outs.
+        kept: bit k says that a reader saves out k as it is.
+        chain: of the calls behind the outs.
         tally: of the graph, under auto.
     """
 
@@ -164,7 +164,7 @@ class Plan:
         self.kept, self.chain = 0, START
 
     def keep(self, k: int, t: Tensor) -> None:
-        """Says that somebody saves out k, a tensor, as it is."""
+        """Says that a reader saves out k, a tensor, as it is."""
         if not self.kept >> k & 1:
             nbytes = t.array.nbytes
             count.kept += nbytes
@@ -173,17 +173,17 @@ class Plan:
         self.kept |= 1 << k
 
     def release(self) -> None:
-        """Says that the call is done with what it saved."""
+        """Says that the call is done with its saved tensors."""
         own, reads = self.recipe, self.reads
         self.recipe, self.reads = None, []
         for part in reads:
             part.recipe.done(part)
         if own is not None and own.readers <= 0:
-            own.done()  # nobody has asked: what it would have read may go
+            own.done()  # there was no reader: its sources may go
 
 
 def plan(node: Node, args: Sequence[Any], outs: Sequence[Tensor]) -> None:
-    """Puts parts of recipes in the place of what a node saves, where that pays."""
+    """Puts parts of recipes in the place of a node's saved tensors, where that pays."""
     level = "segment" if here.segment else config.recompute
     if level == "none":
         return
@@ -210,7 +210,7 @@ def plan(node: Node, args: Sequence[Any], outs: Sequence[Tensor]) -> None:
 
 def _plan(node: Node, level: str, args: Sequence[Any], outs: Sequence[Tensor], tally: Tally | None = None,
           moved: int = 0) -> Recipe | None:
-    """Does what a level says of one call, which moves so many bytes; returns the recipe of what may be made again."""
+    """Applies a level to one call, which moves so many bytes; returns the recipe of results that may be made again."""
     op, made = node.op, Plan(tally)
     node.plan = made
     if made_again := _made_again(op, level):
@@ -340,7 +340,7 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
 
 
 def _shared(outs: Sequence[Tensor], sources: Sequence[Any]) -> bool:
-    """Tells whether outs are views of what a recipe would hold: to keep them costs nothing."""
+    """Tells whether outs are views of tensors that a recipe would hold: to keep them costs nothing."""
     if outs[0].__class__ is Tensor:
         return False
     key = get_backend(outs[0].device).memory_key
@@ -348,7 +348,7 @@ def _shared(outs: Sequence[Tensor], sources: Sequence[Any]) -> bool:
 
 
 def _source(t: Tensor, saved: bool, level: str) -> tuple[Any, float]:
-    """Returns what a recipe holds for an arg, and how many bytes nobody else keeps."""
+    """Returns the source of a recipe for an arg, and how many bytes are kept for it alone."""
     part = part_of(t, form=True)
     if part is not None:
         return part, 0

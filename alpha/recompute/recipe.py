@@ -1,8 +1,8 @@
-"""How a result is made again: its op, what that reads, and who still needs it.
+"""How a result is made again: its op, the op's sources, and the readers that are left.
 
 A node of the graph that would save a result may save a Part of a Recipe instead. The result is made when backward first
 asks for it, once, and goes when its last reader is done: a node that was released, or another recipe that was followed.
-What a recipe reads are arrays, held, and parts of other recipes.
+The sources of a recipe are arrays, held, and parts of other recipes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SETTINGS = ("precision", "tensor_cores", "cpu_kernels")  # on which the bits of 
 
 
 class Count:
-    """What was made again since the count began, in the process.
+    """The bytes made again since the count began, in the process.
 
     Attributes:
         kept: bytes that were saved as they are, while recomputation was on.
         planned: bytes that were not kept.
-        made: bytes that were made again; times: how often; ms: what the host took for it, on the CPU the whole work.
+        made: bytes that were made again; times: how often; ms: the host's time for it, on the CPU the whole work.
     """
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class Recipe:
     """How the outs of one call of an op are made again, those that `outs` names.
 
     Attributes:
-        sources: per arg of the op an array, a Part, a number, None, or a list of those; None when nobody asks any more.
-        kept: per out of the op what is not made again and `again` reads; None elsewhere.
-        outs: indices of those that are made again.
+        sources: per arg of the op an array, a Part, a number, None, or a list of such; None when no reader is left.
+        kept: per out of the op the array that is not made again and `again` reads; None elsewhere.
+        outs: indices of the outs that are made again.
         data: the results, while they are there.
         readers: how many nodes and recipes may still ask; asked: for which of the outs, by number.
         originals: weak references to the arrays that the call made.
-        memories: keys of the memory of what is held.
+        memories: keys of the memory of held arrays.
         order: number of the call's node.
         offered: bytes moved to make it again, as long as who saves a result holds it (in `data`), see plan.Tally; 0.
         price: those bytes per byte of the results.
@@ -114,7 +114,7 @@ class Recipe:
         self.asked[part.number] += 1
 
     def done(self, part: Part | None = None, early: bool = False) -> None:
-        """Says that one reader has no need of a part any more; None: that nobody has.
+        """Says that one reader has no need of a part any more; None: that no reader has.
 
         early: whether that was one of `early`.
         """
@@ -126,18 +126,18 @@ class Recipe:
                 self.data.pop(part.number, None)
         if self.readers <= 0:
             self.data = None
-        # Results that were made, all of them, need no sources any more once nobody asks for an earlier form.
+        # Results that were made, all of them, need no sources any more once no reader asks for an earlier form.
         made = early and not self.early and not self.offered and not self._is_missing()
         if self.readers <= 0 or (made and state.retained is None):
             self._drop_sources()
 
     def _can_pass(self) -> bool:
-        """Tells whether results that are there may go: others hold what one cheap call makes them of."""
+        """Tells whether results that are there may go: others hold the sources of the cheap call that makes them."""
         return self.readers == 2 and all(p.recipe.data is not None and p.recipe.readers > 1 and not p.is_early
                                          for p in self._parts())
 
     def _passed(self) -> None:
-        """Drops what was made for the recipe that asked; whoever asks next has it held."""
+        """Drops the result that was made for the recipe that asked; the next one that asks holds it."""
         if self.passes and self.data is not None:
             self.data, self.passes = None, False
 
@@ -158,7 +158,7 @@ class Recipe:
         self.offered, self.price = moved, moved / self.nbytes
 
     def needed(self) -> list[Recipe]:
-        """Returns the recipes that are followed once this one's results are let go of: those that nobody holds, too."""
+        """Returns the recipes that are followed once this one's results are let go of, unheld ones too."""
         found, waiting = [], [self]
         while waiting:
             recipe = waiting.pop()
@@ -201,7 +201,7 @@ class Recipe:
         return {k: made[k] for k in self.outs if self.asked[k]}
 
     def _refuse_changed(self) -> None:
-        """Raises GraphError if what it reads was changed by a way that does not say so before."""
+        """Raises GraphError if a source was changed by a way that does not say so before."""
         for a in _flat(self.sources or ()):
             if _is_array(a) and versions.changed_since(self.device, a, self.order):
                 raise GraphError(message(
@@ -211,14 +211,14 @@ class Recipe:
                     shape=tuple(a.shape)))
 
     def _called(self, arrays: list[Any]) -> Sequence[Array]:
-        """Returns what the op's implementation makes of the same arrays."""
+        """Returns the results of the op's implementation on the same arrays."""
         op = self.op
         made = (op.impls.get(self.device) or op._find(self.device))(*arrays, **self.attrs)
         results = [made] if op.single else list(made)
         return [get_backend(self.device).accept(a) for a in results] if op.checked else results
 
     def _again(self, arrays: list[Any]) -> Sequence[Array]:
-        """Returns what the op says in `again`, computed from its args and the outs that were kept."""
+        """Returns the results of the op's `again`, computed from its args and the outs that were kept."""
         values: dict[str, Any] = {a.name: self._tensor(x) for a, x in zip(self.op.args, arrays)}
         values["_op"] = self.op
         values.update({name: self._tensor(a) for name, a in zip(self.op.outs, self.kept) if a is not None})

@@ -29,10 +29,10 @@ def to_torch(module: Module, model: Any = None, *, example: Tensor | None = None
 
     Args:
         module: a module on any device; nothing of it changes.
-        model: PyTorch's model of the same names, such as the one that `module` was converted from: it is filled, and
+        model: PyTorch's model of the same names, such as the source of `module`: it is filled, and
             its counters of batches stay. None: a model is made of PyTorch's layers, with the names that
             `alpha.checkpoint.to_torch_state_dict` gives. It takes maps as (N, C, H, W); its `code` is its forward.
-        example: what forward takes, where a model is made; None: an image of 32 x 32 pixels and 3 channels.
+        example: arguments of forward, where a model is made; None: an image of 32 x 32 pixels and 3 channels.
     Returns:
         model, or the new one: a torch.fx.GraphModule in the mode that module is in.
     Raises:

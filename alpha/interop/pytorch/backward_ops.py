@@ -17,7 +17,7 @@ class Maps:
 
     Attributes:
         shape: in alpha's order of axes, for the example's number of samples.
-        order: axis k of alpha's tensor is axis order[k] of the node's; None: that of maps, or as it is.
+        order: axis k of alpha's tensor is axis order[k] of the node's; None: as of maps, or as it is.
         flat: (H, W, C) where the last axis is a flattened map, whose elements lie as PyTorch flattens it.
     """
 

@@ -60,7 +60,7 @@ class Body:
                 self.wrong.append(f"{node.op} at {node.place}{why}")
         except (AttributeError, TypeError, KeyError):
             if not any(self.builder.values.get(n) is None for n in node.inputs()):
-                raise       # what follows an operator that is not there is not looked at
+                raise       # operators behind a missing one are not looked at
         return None
 
     def _output(self, tree: Any, channels_first: bool) -> str:

@@ -1,4 +1,4 @@
-"""What writes a forward pass: values with the order of their axes, and one statement per operator."""
+"""The writer of a forward pass: values with the order of their axes, and one statement per operator."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Builder:
         layers: which modules of the model are layers of alpha.
         stored: path -> order in which a parameter that belongs to no layer is stored.
         asked: path -> orders in which these were needed.
-        permutes: what moves elements, and why.
-        header: names that forward begins with, such as n, and what they are.
+        permutes: moves of elements, and why.
+        header: names that forward begins with, such as n, and their values.
     """
 
     graph: Graph
@@ -133,7 +133,7 @@ class Builder:
         return Value(self.cache[key], value.shape, value.order, value.dtype)
 
     def to(self, value: Value, order: Order, ndim: int | None = None) -> str:
-        """Returns how a value is written in another order; with ndim as one that broadcasts against that many axes."""
+        """Returns how a value is written in another order; with ndim so that it broadcasts against that many axes."""
         ndim = value.ndim if ndim is None else ndim
         start = ndim - value.ndim
         if value.node is not None and value.ndim > 2:
@@ -220,7 +220,7 @@ class Builder:
         return f"({', '.join([self.size(size) for size in sizes])}{',' if len(sizes) == 1 else ''})"
 
     def setting(self, value: Any) -> str:
-        """Returns how a setting is written; one that depends on the mode asks for it."""
+        """Returns how a setting is written; a setting that depends on the mode asks for it."""
         if isinstance(value, Switch):
             if value.training is True and value.inference is False:
                 return "self.training"
@@ -230,7 +230,7 @@ class Builder:
         return repr(value) if isinstance(value, (int, float, str, bool, type(None))) else self.size(value)
 
     def dtype(self, name: str) -> str:
-        """Returns how a dtype is written; that of the model is the one of its input."""
+        """Returns how a dtype is written; the model's is its input's."""
         if name == self.float_dtype:
             self.header["dtype"] = f"{self._first().text}.dtype"
             return "dtype"

@@ -33,7 +33,7 @@ class {name}(Converted):
     permutes = ({places})
 '''
 _IMPORTS = {"import alpha\n": r"\balpha\.(?!nn|interop)", "import alpha.nn.functional as F\n": r"\bF\.",
-            ", ops\n": r"\bops\.", ", Part": r"\bPart\(", "from alpha import nn\n": r"\bnn\."}    # line: what uses it
+            ", ops\n": r"\bops\.", ", Part": r"\bPart\(", "from alpha import nn\n": r"\bnn\."}    # line: its users
 _FOOT = '''
 
 def load(path=Path(__file__).with_suffix(".safetensors")):

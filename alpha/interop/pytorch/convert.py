@@ -31,7 +31,7 @@ def from_torch(model: Any, example: Any, *, write: str | Path | None = None, cha
     in PyTorch. `alpha.to_torch(net, model)` writes the weights back.
     Args:
         model: a torch.nn.Module; its mode stays as it is.
-        example: a torch.Tensor, or a tuple of what forward takes; the first axis is that of the samples.
+        example: a torch.Tensor, or a tuple of arguments of forward; the first axis counts the samples.
         write: a path of a .py file for the code of the module, which can be read and kept. Weights, and buffers that
             are not part of a state_dict, go into a file of the same name with the suffix .safetensors;
             `alpha.load` and the file's function `load` read it.
@@ -42,7 +42,7 @@ def from_torch(model: Any, example: Any, *, write: str | Path | None = None, cha
         ArgumentError: model or example are something else.
         ConfigError: PyTorch is not installed or cannot export the model; operators have no counterpart: the message
             names each with its line in the model; or write cannot be written.
-        GraphError: what the model does depends on the elements of its input.
+        GraphError: the model's operators depend on the elements of its input.
     """
     path = None if write is None else Path(write)
     if path is not None and (path.suffix != ".py" or not path.stem.isidentifier()):
@@ -54,7 +54,7 @@ def from_torch(model: Any, example: Any, *, write: str | Path | None = None, cha
 
 
 def converted(model: Any, example: Any, channels_first: bool = False, fuse: bool = True) -> Converted:
-    """Does what from_torch does; without `fuse` a layer computes what PyTorch's of its name does, and no more."""
+    """Does the work of from_torch; without `fuse` a layer computes the same as PyTorch's of its name, and no more."""
     torch = torch_module()
     examples = _examples(torch, model, example)
     graphs = _graphs(model, examples)
@@ -68,7 +68,7 @@ def converted(model: Any, example: Any, channels_first: bool = False, fuse: bool
 
 
 def _graphs(model: Any, examples: tuple[Any, ...]) -> list[Graph]:
-    """Returns what the model computes: one graph for both modes, or that of training and that of inference."""
+    """Returns the graphs of the model: one for both modes, or one for training and one for inference."""
     training, inference = (traced(model, examples, mode) for mode in (True, False))
     one = merged(training, inference)
     if one is not None:
@@ -81,7 +81,7 @@ def _graphs(model: Any, examples: tuple[Any, ...]) -> list[Graph]:
 
 
 def _examples(torch: Any, model: Any, example: Any) -> tuple[Any, ...]:
-    """Returns what forward is called with.  Raises ArgumentError unless these are tensors."""
+    """Returns the arguments of forward.  Raises ArgumentError unless these are tensors."""
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(message(WHERE, f"model is {shown(model)}, a torch.nn.Module is needed",
                                     "pass an object of it: Net(), not Net"))

@@ -98,7 +98,7 @@ def replaced(value: Any, by: Callable[[Node], Any]) -> Any:
 
 @dataclass(eq=False)
 class Graph:
-    """What a model computes in one mode.
+    """The operators of a model in one mode.
 
     Attributes:
         inputs: nodes, in the order of the arguments of the call.

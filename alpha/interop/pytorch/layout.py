@@ -1,4 +1,4 @@
-"""Orders of axes: where PyTorch's axes of a value lie in alpha's tensor, and what a reshape makes of that.
+"""Orders of axes: where PyTorch's axes of a value lie in alpha's tensor, and how a reshape changes that.
 
 An order is a tuple: axis k of alpha's tensor is axis order[k] of PyTorch's. Maps (N, C, H, W) have the order
 (0, 2, 3, 1). A transpose changes the order alone; an axis of one element may lie anywhere.
@@ -73,7 +73,7 @@ def without(order: Order, gone: Sequence[int]) -> Order:
 
 
 class Reshape(NamedTuple):
-    """What a reshape needs and makes.
+    """The needs and the result of a reshape.
 
     Attributes:
         before: the order in which the value must lie.

@@ -14,7 +14,7 @@ _TAKE_RELU = ("conv2d", "conv1d", "batch_norm", "linear")
 
 
 def simplify(graph: Graph, model: Any, fuse: bool = True) -> None:
-    """Rewrites a graph in place; what it computes stays the same.
+    """Rewrites a graph in place; its results stay the same.
 
     Args:
         fuse: whether a layer takes over the relu and the sum behind it.
@@ -163,7 +163,7 @@ def _relus(graph: Graph) -> None:
 
 
 def _hints(graph: Graph) -> None:
-    """Notes what the readers of a node make of it."""
+    """Notes at a node how its readers use it."""
     users = graph.users()
     for node in graph.nodes:
         if node.op in _RESHAPES and node.ndim == 2:

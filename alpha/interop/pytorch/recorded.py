@@ -44,7 +44,7 @@ class Recorder:
         steps: in the order of execution.
         shapes: of the values, in alpha's order of axes.
         owned: number of a value -> path of the parameter or buffer that it is.
-        numbers: number of a value -> what its element is, of a tensor that was made of a number.
+        numbers: number of a value -> its element, of a tensor that was made of a number.
     """
 
     def __init__(self, model: Module, is_leaf: Callable[[Module], bool], training: bool) -> None:

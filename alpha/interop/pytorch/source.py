@@ -1,4 +1,4 @@
-"""The code of a converted model: what __init__ makes, and statements with names."""
+"""The code of a converted model: the parts that __init__ makes, and statements with names."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_ones(statements: Sequence[Statement], kept: set[int]) -> list[Statement
 
 
 def named(statements: Sequence[Statement], inputs: dict[int, str], kept: set[int], taken: set[str]) -> dict[int, str]:
-    """Returns a name for each variable; the name of one that is read no more goes to the next."""
+    """Returns a name for each variable; the name of a variable that is read no more goes to the next."""
     last: dict[int, int] = {}
     for i, statement in enumerate(statements):
         for k in _used(statement.text):
@@ -124,7 +124,7 @@ def folded(text: str, width: int = WIDTH - 8) -> list[str]:
     return [*lines, text]
 
 
-# ---- what __init__ makes ---------------------------------------------------------------------------------------------
+# ---- the parts that __init__ makes -----------------------------------------------------------------------------------
 
 
 class Tree:

@@ -1,4 +1,4 @@
-"""PyTorch's export of a model, read into a Graph: in-place operators become plain ones, names those of ATen."""
+"""PyTorch's export of a model, read into a Graph: in-place operators become plain ones, names are ATen's."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def torch_module() -> Any:
 
 
 def traced(model: Any, examples: tuple[Any, ...], training: bool) -> Graph:
-    """Returns what a torch.nn.Module computes in one mode, with the number of samples left open.
+    """Returns the graph of a torch.nn.Module in one mode, with the number of samples left open.
 
     Raises:
-        GraphError: what it does depends on the elements of its input.
+        GraphError: its operators depend on the elements of its input.
         ConfigError: PyTorch cannot export it, or it changes a parameter, a buffer or a view in place.
     """
     torch = torch_module()
@@ -82,7 +82,7 @@ def _exported(torch: Any, model: Any, examples: tuple[Any, ...], training: bool)
 
 
 def _spread(model: Any, shapes: tuple[Any, ...]) -> Any:
-    """Returns the open axes as torch asks for them: what *args take is one tuple."""
+    """Returns the open axes as torch asks for them: values of *args are one tuple."""
     import inspect
 
     for k, parameter in enumerate(inspect.signature(model.forward).parameters.values()):
@@ -147,7 +147,7 @@ class _Reader:
         self.graph.drop_unread()
         return self.graph
 
-    # ---- what goes in and comes out ----------------------------------------------------------------------------------
+    # ---- inputs and outputs ------------------------------------------------------------------------------------------
 
     def _placeholder(self, node: Any) -> Any:
         spec = next(s for s in self.program.graph_signature.input_specs if s.arg.name == node.name)

@@ -18,11 +18,11 @@ def _name(node: Any) -> str:
 
 
 class Family:
-    """Nodes by the memory that they share: a tensor, its views, and what in-place operators return."""
+    """Nodes by the memory that they share: a tensor, its views, and results of in-place operators."""
 
     def __init__(self) -> None:
         self.place: dict[Any, int] = {}
-        self.source: dict[Any, Any] = {}    # a view, or the result of a change in place -> what it is made of
+        self.source: dict[Any, Any] = {}    # a view, or the result of a change in place -> its source
 
     def look_at(self, nodes: list[Any]) -> None:
         """Reads who is a view of whom."""
@@ -81,7 +81,7 @@ class Family:
         return self._top(root), tuple([w for w in writes if w.stop - w.start != END or not w.keeps]), True
 
     def _only_remakes(self, other: Any, top: Any) -> bool:
-        """Tells whether a view made before is one that the changed one is made of."""
+        """Tells whether a view made before is a source of the changed one."""
         while top in self.source:
             top = self.source[top]
             if top is other:
@@ -90,7 +90,7 @@ class Family:
 
 
 def _write(node: Any, size: Callable[[Any], Any]) -> Write | None:
-    """Returns the slice that a view is of what it is made of; None where it is another view."""
+    """Returns the slice by which a view is cut out of its source; None where it is another view."""
     name, args = _name(node), list(node.args)
     shape = args[0].meta["val"].shape
     if name == "select":

@@ -59,7 +59,7 @@ def refused(where: str, what: str, given: Any, needed: str) -> ShapeError:
 
 
 class _Cell(Module):
-    """What cells share: parameters, and the look at x and the state."""
+    """Base of cells: parameters, and the look at x and the state."""
 
     kind = "RNN"
 
@@ -97,7 +97,7 @@ class RNNCell(_Cell):
         bias: whether there are biases.
         nonlinearity: "tanh" or "relu".
     Shape: x (N, input_size), h (N, hidden_size) -> h'; without h it is 0.  One axis less without a batch.
-    Parameters: weight_ih, weight_hh, bias_ih, bias_hh, as PyTorch's; they start as those of RNN.
+    Parameters: weight_ih, weight_hh, bias_ih, bias_hh, as PyTorch's; they start as RNN's.
     """
 
     @checked

@@ -18,7 +18,7 @@ Step = Callable[..., tuple[Tensor, ...]]
 
 
 class _Recurrent(Module):
-    """What RNN, LSTM and GRU share: layers, directions, dropout between layers, and the form of x."""
+    """Base of RNN, LSTM and GRU: layers, directions, dropout between layers, and the form of x."""
 
     kind = "RNN"
     states = 1          # tensors of a state
@@ -43,7 +43,7 @@ class _Recurrent(Module):
                     setattr(self, f"weight_hr_l{k}{end}", drawn(hidden_size, self.proj_size, hidden_size))
 
     def _ends(self) -> tuple[str, ...]:
-        """Returns what the names of each direction's parameters end in."""
+        """Returns the ending of the names of each direction's parameters."""
         return ("", "_reverse") if self.bidirectional else ("",)
 
     def _step(self, k: int, end: str) -> Step:
@@ -71,7 +71,7 @@ class _Recurrent(Module):
         return [t.astype(x.dtype).reshape(shape) for t, shape in zip(given, shapes)]
 
     def _line(self, x: Tensor, k: int, end: str, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Returns what a direction of a layer makes of x (L, N, size), and its last state."""
+        """Returns the output of a direction of a layer for x (L, N, size), and its last state."""
         wx = ops.linear(x, getattr(self, f"weight_ih_l{k}{end}"), self._given("bias_ih", k, end))
         step, outs = self._step(k, end), []
         parts = ops.unbind(wx, 0)
@@ -129,7 +129,7 @@ class RNN(_Recurrent):
 
     Args:
         input_size, hidden_size: of x and of h.
-        num_layers: of which each reads what the one before has made.
+        num_layers: each reads the output of the layer before.
         nonlinearity: "tanh" or "relu".
         bias: whether there are biases.
         batch_first: whether sequences are (N, L, size); else (L, N, size).

@@ -2,7 +2,7 @@
 
 A layer keeps them in a submodule `parametrizations`, with the names of PyTorch's torch.nn.utils.parametrizations, and
 computes the parameter each time it is read: `layer.weight` is a tensor with a gradient. State, copies and moves are
-those of any submodule.
+as of any submodule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIRST_ITERATIONS = 15   # of a spectral norm, when it is made
 
 
 class Parametrizations(Module):
-    """What computes parameters of a layer, by their names."""
+    """The modules that compute parameters of a layer, by their names."""
 
     def __contains__(self, name: object) -> bool:
         return isinstance(vars(self).get(name), Module)     # type: ignore[call-overload]
@@ -106,11 +106,11 @@ class SpectralNorm(Module):
         return weight / (u * ops.mv(matrix, v)).sum()
 
 
-# ---- what is public --------------------------------------------------------------------------------------------------
+# ---- public functions ------------------------------------------------------------------------------------------------
 
 
 def _parameter(where: str, module: Any, name: str) -> Parameter:
-    """Returns the parameter of a layer.  Raises AlphaError unless it has one that may be computed."""
+    """Returns the parameter of a layer.  Raises AlphaError unless it has such a one and may compute it."""
     if not isinstance(module, Module):
         raise DTypeError(message(where, f"module is {shown(module)}, a Module is needed", "pass the layer itself"))
     found = vars(module).get(name)
@@ -131,7 +131,7 @@ def _is_turned(module: Module, name: str) -> bool:
 
 
 def _replace(module: Module, name: str, made: Module, *turned: str) -> None:
-    """Makes a parameter of a layer one that a module computes; `turned` as of torch_channels_first."""
+    """Has a module compute a parameter of a layer; `turned` as of torch_channels_first."""
     if _is_turned(module, name):
         made.torch_channels_first, made.torch_space = turned, module.torch_space
     delattr(module, name)
@@ -147,7 +147,7 @@ def weight_norm(module: Any, name: str = "weight", dim: Axis | None = 0) -> Any:
     Args:
         module: a layer, which is changed and returned. Make its optimizer afterwards.
         name: of the parameter.
-        dim: the axis whose slices have a length each, that of the outputs as a rule; None: one for the whole.
+        dim: the axis whose slices have a length each, the outputs' as a rule; None: one for the whole.
     Raises:
         DTypeError: module is none.  ConfigError: it has no such parameter.  ShapeError: there is no such axis.
     Source: Salimans and Kingma, arXiv 1602.07868.
@@ -168,7 +168,7 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: Count =
         name: of the parameter.
         n_power_iterations: steps towards the singular vectors, each time the weight is read in training.
         eps: least length of a vector that is divided by.
-        dim: the axis of the matrix's rows; None: that of the outputs, 0, or the last one of a transposed convolution.
+        dim: the axis of the matrix's rows; None: the outputs', 0, or the last one of a transposed convolution.
     Raises:
         DTypeError: module is none.  ConfigError: it has no such parameter.
         ShapeError: there is no such axis, or the parameter has one axis.
@@ -194,11 +194,11 @@ def _chained(module: Module, name: str, weight: Parameter, part: Module) -> Modu
 
 @checked
 def register_parametrization(module: Any, name: str, parametrization: Any) -> Any:
-    """Makes a parameter the result of a module that is called on what it was, which stays the parameter.
+    """Makes a parameter the result of a module that is called on its value before, which stays the parameter.
 
     Args:
         module: a layer, which is changed and returned. Make its optimizer afterwards.
-        name: of the parameter; of one that is computed already, the new module is called on the result.
+        name: of the parameter; if it is computed already, the new module is called on the result.
         parametrization: a module whose result has the shape of its argument. Where it has a method `right_inverse`,
             that says which parameter gives the value that there is.
     Raises:
@@ -235,8 +235,8 @@ def remove_parametrizations(module: Any, name: str = "weight", leave_parametrize
     Args:
         module: a layer that weight_norm, spectral_norm or register_parametrization has changed.
         name: of the parameter.
-        leave_parametrized: whether it keeps the value that is computed; else it is what it is computed from, which of
-            weight_norm is no one tensor.
+        leave_parametrized: whether it keeps the value that is computed; else it has the value before, which
+            weight_norm does not have as one tensor.
     Raises:
         DTypeError: module is none.  NotFoundError: the parameter is not computed.  ConfigError: see leave_parametrized.
     """

@@ -1,4 +1,4 @@
-"""Layers over volumes (N, D, H, W, C), channels last, each composed of those of maps."""
+"""Layers over volumes (N, D, H, W, C), channels last, each composed of layers over maps."""
 
 from alpha.nn.volumes.conv import Conv3d, ConvTranspose3d
 from alpha.nn.volumes.pool import AdaptiveAvgPool3d, AdaptiveMaxPool3d, AvgPool3d, MaxPool3d

@@ -27,7 +27,7 @@ def three(value: Any) -> Sizes:
 
 
 class _Volumes(Module):
-    """What both convolutions share: settings, and PyTorch's default initialisation."""
+    """Base of both convolutions: settings, and PyTorch's default initialisation."""
 
     torch_channels_first, torch_space = ("weight",), 3
 
@@ -81,7 +81,7 @@ class Conv3d(_Volumes):
                                       "pass padding=kernel_size // 2, or stride=1"))
         total = [d * (k - 1) if padding == "same" else 0 for k, d in zip(self.kernel_size, self.dilation)]
         near = [t // 2 for t in total] if isinstance(padding, str) else list(three(padding))
-        self.border = tuple([(0, t % 2) for t in total])    # what "same" has more behind: stored
+        self.border = tuple([(0, t % 2) for t in total])    # the part that "same" has more behind: stored
         self.padding, self.padding_mode = three(near), padding_mode
         if padding_mode != "zeros":
             self.border = tuple([(n, n + extra) for n, (_, extra) in zip(near, self.border)])

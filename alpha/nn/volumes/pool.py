@@ -54,7 +54,7 @@ class AvgPool3d(_Pool3d):
     Args:
         kernel_size, stride, padding, ceil_mode: see MaxPool3d.
         count_include_pad: whether padding counts as zeros in the mean.
-        divisor_override: what sums are divided by; None: the number of elements.
+        divisor_override: divisor of sums; None: the number of elements.
     Shape: as MaxPool3d.
     """
 

@@ -14,7 +14,7 @@ VALUES = {"zeros": 0, "ones": 1, "empty": 0, "zeros_like": 0, "ones_like": 1, "e
 
 
 def filled(b: Builder, node: Node, value: Any) -> Value:
-    """Writes a tensor of one number, in the order of what it is to be like."""
+    """Writes a tensor of one number, in the order of the tensor that it is to be like."""
     like = node.args.get("self")
     order = b.get(like).order if isinstance(like, Node) and node.op.endswith("_like") else plain(node.ndim)
     number = {0: "zeros", 1: "ones"}.get(value) if not isinstance(value, bool) else None

@@ -86,7 +86,7 @@ def batch_norm(b: Builder, node: Node) -> Value:
 
 
 def _normalized(b: Builder, node: Node, name: str) -> tuple[str, Order, Order, tuple[int, ...], str]:
-    """Returns x, its order, that of a weight, the sizes in it, and the layer."""
+    """Returns x, its order, a weight's order, the sizes in it, and the layer."""
     sizes = tuple(node.args[name])
     value = b.raw(node.args["input"])
     rank, r = len(sizes), value.ndim
