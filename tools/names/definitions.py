@@ -1,4 +1,4 @@
-"""What the definitions say: each thing of alpha.ops with `@public`, and the layers of alpha.nn."""
+"""The definitions: each op and function of alpha.ops with `@public`, and the layers of alpha.nn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Definition:
         name: its name in alpha.ops.
         module: where it is defined.
         place: file and line, for messages.
-        facts: what its `@public` says.
+        facts: the fields of its `@public`.
         thing: the op or function itself.
     """
 
@@ -96,7 +96,7 @@ def _enter(name: str, path: Path) -> None:
 
 
 def recorder(root: Path, found: list[Definition]) -> Any:
-    """Returns what stands for alpha.core.table.public while the definitions are read."""
+    """Returns the stand-in for alpha.core.table.public while the definitions are read."""
     def public(*args: Any, **facts: Any) -> Any:
         caller = sys._getframe(1)
         path = Path(caller.f_code.co_filename).relative_to(root)
@@ -162,7 +162,7 @@ def layers_of(root: Path) -> dict[str, str]:
 
 
 def by_hand(path: Path, inside: str = "") -> set[str]:
-    """Returns the names that a file binds by itself, outside of what is written here; or those of a class in it."""
+    """Returns the names that a file binds by itself, outside of the written parts; or that a class in it binds."""
     body: Sequence[ast.stmt] = ast.parse(without(path.read_text())).body
     if inside:
         body = next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == inside)

@@ -122,7 +122,7 @@ def layers(names: Names) -> str:
 
 
 def functions(names: Names) -> str:
-    """Returns imports of alpha.nn.functional, and `__all__` of what is not defined there."""
+    """Returns imports of alpha.nn.functional, and `__all__` of the functions that are not defined there."""
     pairs = names.of("functional")
     inplace = _inplace(names)
     own = [name for name, op in pairs if name == op and name not in inplace]

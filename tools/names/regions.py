@@ -1,4 +1,4 @@
-"""The parts of files that are written: what stands between two comments."""
+"""The parts of files that are written: the lines between two comments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class NamesError(Exception):
-    """Definitions or files that no lists can be written from; the message says where, and what to change."""
+    """Definitions or files that no lists can be written from; the message names the place and the change."""
 
 
 REGION = re.compile(r"^(?P<indent> *)# names: (?P<key>[a-z ]+), written by python -m tools\.names\n(?P<body>.*?)"
@@ -27,7 +27,7 @@ def replaced(path: str, text: str, key: str, body: str) -> str:
 
 
 def without(text: str, **instead: str) -> str:
-    """Returns a text whose written parts are empty, but for what is to stand instead of some of them, by key."""
+    """Returns a text whose written parts are empty, or replaced by another text for their key."""
     return REGION.sub(lambda m: f"{m['indent']}{instead.get(m['key'], 'pass')}\n", text)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tools.names.definitions import Definition
 from tools.names.regions import NamesError
 
-# What an annotation in __init__.pyi may name.
+# The names that an annotation in __init__.pyi may have.
 KNOWN = {"Any", "Axes", "IntOrPair", "IntOrTriple", "None", "Number", "Op", "Operand", "Sequence", "Shape", "Sorted",
          "Tensor", "bool", "float", "int", "list", "ndarray", "str", "tuple", "Callable"}
 LONG = {"Operand": "TensorT | Number", "IntOrPair": "int | tuple[int, int]", "Shape": "Sequence[int]",
@@ -42,7 +42,7 @@ def texts(parameters: list[Parameter]) -> list[str]:
 
 
 def parameters(d: Definition) -> tuple[list[Parameter], str]:
-    """Returns the parameters of a definition, and what it returns.  Raises NamesError for a type with no name here."""
+    """Returns the parameters of a definition and its result.  Raises NamesError for a type with no name here."""
     found, result = _of_op(d.thing) if hasattr(d.thing, "attr_names") else _of_function(d)
     for p in found:
         p.kind = _in_order(p.kind)
@@ -61,7 +61,7 @@ def _of_op(op: Any) -> tuple[list[Parameter], str]:
     declared = inspect.signature(op.canon or op.shape).parameters
     attrs = [Parameter(name, op.kinds[name].stub if name in op.kinds else "Any", _default(declared[name]),
                        name not in op.by_position) for name in op.attr_names]
-    for k, p in enumerate(attrs):   # what must be given, behind what need not, is given by name, and so is all after it
+    for k, p in enumerate(attrs):   # one without a default behind one with it is given by name, as are all after it
         before = args + attrs[:k]
         p.by_name |= before[-1].by_name or (not p.default and any(earlier.default for earlier in before))
     return args + attrs, {0: "None", 1: "Tensor"}.get(op.returned, "Any")
@@ -88,10 +88,10 @@ def _default(p: inspect.Parameter) -> str:
 
 
 def method(d: Definition) -> tuple[list[str], str] | None:
-    """Returns parameters and result of a definition as a method of Tensor; None where something must be given.
+    """Returns parameters and result of a definition as a method of Tensor; None where a parameter has no default.
 
-    What must be given may be called by the names of other libraries, which no signature has: such a method is not
-    typed. The others take these names by `**torch`.
+    A call may name its arguments as other libraries do. `**torch` takes such a name for a parameter with a default. For
+    one without a default a type checker would miss it, so that the method stays without a type.
     """
     found, result = parameters(d)
     rest = found[1:]
