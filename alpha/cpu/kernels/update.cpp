@@ -2,7 +2,7 @@
 // Layout:  `lists` lists of `count` flat arrays: what the rule changes, its states, and last the gradients. `table` has
 //          the sizes of the arrays, then each list's Python objects, whose elements lie `data_at` bytes from them.
 // Factor:  of the gradients, which are multiplied by it, and rounded, before the rule reads them.
-// Threads: chunks of CHUNK elements, of all arrays in a row; elements are independent, so any split gives the same bits.
+// Threads: chunks of CHUNK elements of each array; elements are independent, so any split gives the same bits.
 #include "vec.hpp"
 
 namespace {
@@ -16,15 +16,13 @@ using Kernel = void(float* const* lists, const float* numbers, int64_t n);
 EXPORT void update_lists(Kernel* kernel, const int64_t* table, int64_t lists, int64_t count, int64_t data_at,
                          const float* numbers, float factor) {
   const int64_t *sizes = table, *objects = table + count;
-  int64_t total = 0, chunks = 0;
-  for (int64_t k = 0; k < count; k++) total += sizes[k], chunks += ceil_div(sizes[k], CHUNK);
+  int64_t total = 0;
+  for (int64_t k = 0; k < count; k++) total += sizes[k];
 #pragma omp parallel num_threads(team(total, 4 * CHUNK))
-  {
-    int64_t array = 0, before = 0;  // the array of a chunk, and the chunks of those before it
-#pragma omp for schedule(static)
-    for (int64_t chunk = 0; chunk < chunks; chunk++) {
-      while (chunk - before >= ceil_div(sizes[array], CHUNK)) before += ceil_div(sizes[array++], CHUNK);
-      const int64_t first = (chunk - before) * CHUNK, n = std::min(CHUNK, sizes[array] - first);
+  for (int64_t array = 0; array < count; array++) {
+#pragma omp for schedule(static) nowait
+    for (int64_t first = 0; first < sizes[array]; first += CHUNK) {
+      const int64_t n = std::min(CHUNK, sizes[array] - first);
       float* at[MOST_LISTS];
       for (int64_t k = 0; k < lists; k++) {
         const char* object = reinterpret_cast<const char*>(objects[k * count + array]);
