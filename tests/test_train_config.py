@@ -80,7 +80,7 @@ def test_all_flags_arrive_in_their_types():
     same = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) == getattr(default, f.name)]
     assert sorted(same) == sorted([
         "model_option", "finetune", "freeze", "image_size", "skip_bad", "accumulate", "balance", "lr_scale",
-        "optimizer_option", "sam", "schedule_option", "loss_option", "metric", "mode", "patience", "momentum",
+        "optimizer_option", "sam", "swa", "schedule_option", "loss_option", "metric", "mode", "patience", "momentum",
             "step_size",
         "runs", "profile", "tensorboard"])
     for f in dataclasses.fields(config):

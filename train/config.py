@@ -144,6 +144,7 @@ class Config:
                        "pixel to two sides; mirror_shift; or --tta-views draws of augmentations, named as by --augment")
     tta_views: int = setting(8, "draws of the augmentations that --tta names", Interval(2, 1000, "[]"))
     ema: float = shared("ema", Interval(0, 1))
+    swa: float = shared("swa", Interval(0, 1))
     sam: float = shared("sam", Interval(0, LARGE, "[]"))
     clip: float = shared("clip", Interval(0, LARGE, "[]"))
     metric: str | None = shared("metric", kind=str)

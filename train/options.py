@@ -47,7 +47,7 @@ def check_options(config: Config) -> None:
         if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < 1e30:
             raise ConfigError(message("lr_scale", f"{pattern}={factor!r:.40}, a finite number above 0 is needed",
                                       "write --lr-scale layer1.*=0.1; --freeze keeps a part as it is"))
-    check_average(OPTIMIZERS[config.optimizer].make, config.optimizer, config.ema)
+    check_average(OPTIMIZERS[config.optimizer].make, config.optimizer, config.ema, config.swa)
     for name, given in (("accumulate", config.accumulate > 1), ("precision fp16", config.precision == "fp16")):
         if config.sam and given:
             raise ConfigError(message("sam", f"--sam {config.sam:g} beside --{name}: the second gradient of a step is "
@@ -55,7 +55,7 @@ def check_options(config: Config) -> None:
     if config.metric is None and config.mode is None and not config.patience:
         return
     validated = bool(config.val_size) or has_own_validation(config.dataset)
-    averaged = bool(config.ema) or averages_itself(OPTIMIZERS[config.optimizer].make)
+    averaged = bool(config.ema or config.swa) or averages_itself(OPTIMIZERS[config.optimizer].make)
     columns = columns_of(["accuracy"], validated, averaged)
     if config.metric is None and not validated:
         raise ConfigError(message("metric", "the best epoch is that of val_accuracy, and with --val-size 0 nothing is "

@@ -111,9 +111,11 @@ class RankedTrainer(Trainer):
         if config.accumulate > 1:
             raise _everywhere("train", f"--accumulate {config.accumulate} on {self.comm.size} ranks: gradients of "
                               "ranks are summed in every batch", "leave it out, or train on one rank")
-        if config.sam:
-            raise _everywhere("train", f"--sam {config.sam:g} on {self.comm.size} ranks: a step has one gradient there",
-                              "leave it out, or train on one rank")
+        for flag, value, why in (("sam", config.sam, "a step has one gradient there"),
+                                 ("swa", config.swa, "statistics of its batch norms are made on one")):
+            if value:
+                raise _everywhere("train", f"--{flag} {value:g} on {self.comm.size} ranks: {why}",
+                                  "leave it out, or train on one rank")
         if (mixing := Augment.parse(config.augment).mixing):
             raise _everywhere("train", f"--augment {mixing[0].name} on {self.comm.size} ranks: an image is mixed with "
                               "the image before it, which another rank may have", "leave it out, or train on one rank")

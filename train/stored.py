@@ -27,7 +27,7 @@ from alpha.training.saving import LAST
 Loaded = tuple[dict[str, Tensor], dict[str, Any]]  # the tensors and the metadata of a checkpoint
 
 LATER: dict[str, Any] = {"drop_last": False, "image_size": None, "accumulate": 1, "balance": False, "model_option": "",
-                         "freeze": "", "exact_over": 0}      # settings of runs from before they could be chosen
+                         "freeze": "", "exact_over": 0, "swa": 0.0}  # of runs from before they could be chosen
 OF_DATA = ("num_classes", "train_images")   # parts of a run's identity that are no settings
 SHARE = Number(0, 1)
 ROW = Record({"epoch": Integer(1), "step": Integer(1), "train_loss": Number(), "train_accuracy": SHARE,

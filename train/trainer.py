@@ -61,7 +61,7 @@ class Trainer(training.Trainer):
             find_loss("loss", config.loss, config.label_smoothing, options(config, "loss_option")),
             {"accuracy": accuracy}, epochs=config.epochs, accumulate=config.accumulate,
             steps_per_epoch=steps, max_steps=config.max_steps, clip=config.clip,
-            sam=config.sam, ema=average_of(model, optimizer, config.ema),
+            sam=config.sam, ema=average_of(model, optimizer, config.ema, config.swa, config.epochs),
             scaler=optim.LossScaler(config.device) if MODES[config.precision].scales_loss else None)
         self.use = None if data is None else contents(
             model, shape=data.image_shape, dtype="uint8", mean=data.mean, std=data.std, classes=data.classes,
@@ -221,7 +221,7 @@ def identity_of(config: Config) -> dict[str, Any]:
              "precision": config.precision}
     later = {"drop_last": config.drop_last, "image_size": config.image_size, "accumulate": config.accumulate,
              "balance": config.balance, "model_option": " ".join(config.model_option),
-             "freeze": " ".join(config.freeze)}
+             "freeze": " ".join(config.freeze), "swa": config.swa}
     return {**found, **{name: value for name, value in later.items() if value != LATER[name]}}
 
 

@@ -38,7 +38,7 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
         warmup_steps: Size = 0, loss: Any = "cross_entropy", loss_options: Any = None, metrics: Any = None,
         callbacks: Any = (), device: str | None = None, precision: str | None = None, augment: Any = None,
         mean: Any = None, std: Any = None, max_steps: Count | None = None, clip: NonNegative = 0.0, ema: float = 0.0,
-        sam: NonNegative = 0.0, accumulate: Count = 1, patience: Size = 0, metric: str | None = None,
+        swa: float = 0.0, sam: NonNegative = 0.0, accumulate: Count = 1, patience: Size = 0, metric: str | None = None,
         mode: str | None = None, freeze: Any = (), lr_scale: Any = (), finetune: str | Path | None = None,
         balance: bool = False, seed: Seed | None = None, workers: Size | None = None, processes: bool | None = None,
         drop_last: bool | None = None, output: str | Path | None = None, progress: bool = True, **settings: Any
@@ -98,7 +98,7 @@ def _fitted(given: SimpleNamespace) -> History:
                                     parameters_of(fit), given.lr_scale, frozen)
     numbers, measures = given.precision or config.precision, _metrics(given.metrics, given.loss)
     loss = find_loss("fit", given.loss, options=given.loss_options)
-    columns = columns_of(measures, val_data is not None, bool(given.ema) or averages_itself(made))
+    columns = columns_of(measures, val_data is not None, bool(given.ema or given.swa) or averages_itself(made))
     whole = [name for name, metric in measures.items() if isinstance(metric, OverEpoch)]
     _check_best(given, [name for name in columns if name.removeprefix("train_") not in whole])
     if whole and val_data is None:
@@ -114,7 +114,7 @@ def _fitted(given: SimpleNamespace) -> History:
         start_from(model, start)
     run = Trainer(model, made, loss, measures, epochs=given.epochs, steps_per_epoch=steps, max_steps=given.max_steps,
                   clip=given.clip, accumulate=given.accumulate, sam=given.sam,
-                  ema=average_of(model, made, given.ema),
+                  ema=average_of(model, made, given.ema, given.swa, given.epochs),
                   scaler=optim.LossScaler(place) if numbers in MODES and MODES[numbers].scales_loss else None)
     try:
         with frozen_parts(model, frozen):

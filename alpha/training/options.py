@@ -30,6 +30,8 @@ OPTIONS: dict[str, Option] = {
     "clip": Option(0.0, "largest norm of the whole gradient; 0 = off"),
     "ema": Option(0.0, "decay of the moving average of the weights, which is validated beside them, in columns "
                   "ema_val_*; 0 = off"),
+    "swa": Option(0.0, "share of the epochs, such as 0.75, behind which the weights of each epoch are averaged, all "
+                  "alike (SWA): validated as ema is, with batch norms of their own; 0 = off"),
     "sam": Option(0.0, "how far off the worst point nearby is whose gradient each step takes (SAM), such as 0.05: two "
                   "passes a step; 0 = off"),
     "metric": Option(None, "column of the history by which an epoch is the best, such as val_loss (default: "

@@ -25,6 +25,7 @@ from alpha.core.tensor import Tensor, tensor
 from alpha.nn import Module
 from alpha.nn.module import evaluating
 from alpha.optim.recorded import can_record
+from alpha.training.averages import EpochAverage
 from alpha.training.callback import Callback, check_callbacks
 from alpha.training.effects import FirstSteps, check_parameters
 from alpha.training.history import AVERAGED, History, Progress, Row
@@ -253,9 +254,10 @@ class Trainer:
             self.check_weights()
             measured = self._validated(validate, "")
             averaged = None
-            if self.ema is not None and measured is not None:
-                with self.averaged():
-                    averaged = self._validated(validate, " of the average")
+            with self._average_taken(batches):
+                if self.ema is not None and measured is not None:
+                    with self.averaged():
+                        averaged = self._validated(validate, " of the average")
             row = self.make_row(measured, backend.memory_stats()["peak"], averaged)
             state.close_epoch(row, self.epoch_step == self.steps_per_epoch)
             for callback in callbacks:
@@ -263,6 +265,13 @@ class Trainer:
         for callback in callbacks:
             callback.on_end(self)
         return History(self.progress.history, self.ema)
+
+    def _average_taken(self, batches: Callable[[int, int], Iterable[Batch]]) -> AbstractContextManager[None]:
+        """For a block behind an epoch: an average of epochs has taken it in."""
+        if not isinstance(self.ema, EpochAverage):
+            return nullcontext()
+        epoch, whole = self.progress.epoch, self.epoch_step == self.steps_per_epoch
+        return self.ema.taken(epoch, whole, pairs(batches(epoch, 0)))
 
     def _validated(self, validate: Callable[[], Row | None], of: str) -> Row | None:
         found = validate()

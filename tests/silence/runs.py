@@ -119,7 +119,7 @@ VALUES: dict[str, list[Any]] = {
     "find_lr.optimizer": ["adam"], "find_lr.loss": [ops.mse_loss, lambda y, t: ops.cross_entropy(y * 2, t)],
     "find_lr.low": [1e-5], "find_lr.high": [0.2], "find_lr.steps": [4], "find_lr.precision": ["fp16"],
     "find_lr.batch_size": [2], "fit.loss_options": [{"label_smoothing": 0.5}], "fit.patience": [1], "fit.freeze": ["1"],
-    "fit.lr_scale": [{"1": 0.5}], "fit.sam": [0.5], "Trainer.sam": [0.5], "fit.finetune": ["start"],
+    "fit.lr_scale": [{"1": 0.5}], "fit.sam": [0.5], "fit.swa": [0.5], "Trainer.sam": [0.5], "fit.finetune": ["start"],
     "read_folder.size": [16], "Dataset.val_images": [IMAGES], "Dataset.val_labels": [np.zeros(2, np.int64)],
     "export.metadata": [{"a": "b"}],
     "load_run.which": ["best"], "load_run.model": [3], "load_run.device": ["cuda"]}
