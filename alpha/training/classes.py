@@ -15,8 +15,8 @@ from alpha.core.tensor import Tensor
 class ClassFigures(NamedTuple):
     """Of one class: how many samples are of it and were taken for it, and the shares that are right.
 
-    precision: of the samples taken for it the share that belongs to it; recall: of its samples the share taken for it; f1:
-    their harmonic mean. A share of nothing is 0.
+    precision: of the samples taken for it the share that belongs to it; recall: of its samples the share taken for it;
+    f1: their harmonic mean. A share of nothing is 0.
     """
 
     name: str
