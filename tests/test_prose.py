@@ -37,7 +37,7 @@ CEILINGS = {
     "alpha/nn": (3.0, 0.3, 1.0),
     "alpha/ops": (4.5, 0.3, 3.2),
     "alpha/optim": (9.3, 0.1, 2.4),
-    "alpha/training": (12.4, 0.7, 4.3),
+    "alpha/training": (4.1, 0.3, 1.3),
     "emulator": (8.4, 0.4, 2.0),
     "tests": (15.4, 1.1, 2.2),
     "train": (11.8, 0.5, 3.0),

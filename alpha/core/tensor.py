@@ -131,7 +131,7 @@ class Tensor(Conversions["Tensor"], Methods["Tensor"]):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """CUDA's array interface, version 3, for CuPy, Numba and the like; not for bfloat16, nor on the CPU."""
         if self.device == "cpu" or self.dtype == "bfloat16":
-            raise AttributeError("__cuda_array_interface__")  # alpha.twins has the message
+            raise AttributeError("__cuda_array_interface__")  # alpha.interop.twins has the message
         TABLE["hand_over"]("__cuda_array_interface__", self)
         backend = get_backend(self.device)
         return {"shape": tuple(self.shape), "typestr": np.dtype(self.dtype).str,

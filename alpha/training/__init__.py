@@ -1,4 +1,4 @@
-"""Training: `fit`, its callbacks and metrics, and the names by which the training program finds what you write.
+"""Training: `fit`, its callbacks and metrics, and the names by which the training program finds your parts.
 
     from alpha.training import fit
     history = fit(model, (images, labels), epochs=5, optimizer="adam")

@@ -1,4 +1,4 @@
-"""Callback, the base of what happens beside the training, and what may be given in its place."""
+"""Callback, the base of work beside the training, and objects that may be given in its place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from alpha.training.history import Row
 if TYPE_CHECKING:
     from alpha.training.trainer import Trainer
 
-# What other libraries call the four moments.
+# Names of the four moments in other libraries.
 ELSEWHERE = {
     "on_train_begin": "on_start", "on_train_start": "on_start", "on_fit_start": "on_start", "on_begin": "on_start",
     "on_train_end": "on_end", "on_fit_end": "on_end", "on_finish": "on_end",
@@ -25,10 +25,10 @@ ELSEWHERE = {
 
 
 class Callback:
-    """What happens beside the training; each method may be left as it is.  `run` is the Trainer.
+    """Work beside the training; each method may be left as it is.  `run` is the Trainer.
 
     `run.model`, `run.optimizer` and `run.progress` may be looked at and changed; `run.stop()` ends the run. A method
-    `on_...` of another name is refused when the run starts, as nobody would call it.
+    `on_...` of another name is refused when the run starts, as it would not be called.
     """
 
     def on_start(self, run: Trainer) -> None:
@@ -38,13 +38,13 @@ class Callback:
         """After each step.  loss: its mean loss, shape (), on the device; to read it waits for the device."""
 
     def on_epoch(self, run: Trainer, row: Row) -> None:
-        """After each epoch and its validation.  row: what was measured."""
+        """After each epoch and its validation.  row: the figures measured."""
 
     def on_end(self, run: Trainer) -> None:
         """After the last epoch."""
 
 
-# The methods of a callback, and what each is called with.
+# The methods of a callback, and their arguments.
 MOMENTS = {"on_start": ("run",), "on_step": ("run", "loss"), "on_epoch": ("run", "row"), "on_end": ("run",)}
 
 
@@ -76,7 +76,7 @@ class Lines(Callback):
 
 
 def as_callbacks(given: Any) -> list[Callback]:
-    """Returns what was given as `callbacks` as a list of Callback objects.  Raises ConfigError."""
+    """Returns the argument `callbacks` as a list of Callback objects.  Raises ConfigError."""
     return [_callback(one) for one in (given if isinstance(given, (list, tuple)) else [given])]
 
 
@@ -98,7 +98,7 @@ def _callback(given: Any) -> Callback:
 
 
 def check_callbacks(callbacks: Iterable[Callback]) -> Sequence[Callback]:
-    """Returns callbacks.  Raises ConfigError for a method that nobody would call, or that cannot be called."""
+    """Returns callbacks.  Raises ConfigError for a method that would not be called, or cannot be called."""
     found = list(callbacks)
     for callback in found:
         kind = type(callback).__name__
@@ -122,5 +122,5 @@ def _check_taken(where: str, what: str, function: Any, names: Sequence[str]) -> 
     except TypeError as error:
         raise ConfigError(message(where, f"{what} does not take ({', '.join(names)}): {error}",
                                   f"let it take {' and '.join(names)}")) from error
-    except ValueError:      # of a built-in function, which says nothing of what it takes
+    except ValueError:      # of a built-in function, which does not tell its parameters
         pass

@@ -101,11 +101,11 @@ class Profile(Callback):
 
 
 class TensorBoard(Callback):
-    """Writes what is measured for TensorBoard, by its own library: tensorboard --logdir FOLDER shows it.
+    """Writes the figures of a run for TensorBoard, by its own library: tensorboard --logdir FOLDER shows it.
 
     Args:
         folder: where the events go; one per run.
-        every: steps between two losses that are written beside those of the epochs; 0: none.
+        every: steps between two losses that are written beside the epochs'; 0: none.
     Raises:
         ConfigError: the library is not installed.
     """
@@ -158,7 +158,7 @@ class TensorBoard(Callback):
 
 
 def _tag(name: str) -> str:
-    """Returns what TensorBoard calls a column: curves of one kind stand in one picture."""
+    """Returns the tag of a column for TensorBoard: curves of one kind stand in one picture."""
     kind, averaged = name.removeprefix(AVERAGED), name.startswith(AVERAGED)
     part, _, what = kind.partition("_")
     return f"{what}/{AVERAGED * averaged}{part}" if part in ("train", "val") else f"run/{name}"

@@ -15,8 +15,8 @@ from alpha.core.tensor import Tensor
 class ClassFigures(NamedTuple):
     """Of one class: how many samples are of it and were taken for it, and the shares that are right.
 
-    precision: of those taken for it the share that is of it; recall: of those of it the share taken for it; f1: their
-    harmonic mean. A share of nothing is 0.
+    precision: of the samples taken for it the share that belongs to it; recall: of its samples the share taken for it;
+    f1: their harmonic mean. A share of nothing is 0.
     """
 
     name: str
@@ -32,7 +32,7 @@ def per_class(predicted: Any, targets: Any, classes: Sequence[str]) -> list[Clas
     """Returns the figures of each class, in the order of their numbers.
 
     Args:
-        predicted, targets: numbers of classes, shape (N,), integers: what samples were taken for, and what they are.
+        predicted, targets: numbers of classes, shape (N,), integers: the predicted and the right class of each sample.
         classes: names of all classes.
     Raises:
         DataError: the two are not of one length, or have a number that no class has.

@@ -1,7 +1,7 @@
-"""What a checkpoint says of its model, so that the file alone is enough to use it.
+"""The facts of a checkpoint about its model, so that the file alone is enough to use it.
 
-The metadata of a run's checkpoint have it under "use": the model's name and options, what its inputs are and how they
-were normalised, the names of the classes, what was measured, and the version of alpha that wrote it.
+The metadata of a run's checkpoint have it under "use": the model's name and options, the form of its inputs and their
+normalisation, the names of the classes, the figures measured, and the version of alpha that wrote it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTENTS = Record({
 
 def contents(model: Module, *, shape: Sequence[int], dtype: str, mean: Any, std: Any, classes: Sequence[str], loss: Any,
              imports: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns what a checkpoint of a model says of it, without what was measured.
+    """Returns the facts of a checkpoint about its model, without figures.
 
     Args:
         model: one of `models.create` can be made again from the file; others are passed to load_run.

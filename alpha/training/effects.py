@@ -17,7 +17,7 @@ LOOKED_AT = 4096    # elements of a parameter that are compared
 
 
 def check_parameters(optimizer: Any, model: Module, loss: Any) -> None:
-    """Raises ConfigError where an optimizer has parameters that are neither the model's nor those of a loss module."""
+    """Raises ConfigError where an optimizer has parameters that are neither the model's nor a loss module's."""
     own = {id(p): name for part in (model, loss) if isinstance(part, Module) for name, p in part.named_parameters()}
     held = [(str(name), p) for group in optimizer.param_groups
             for name, p in zip(group.get("names") or map(str, range(len(group["params"]))), group["params"])]

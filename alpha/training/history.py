@@ -1,4 +1,4 @@
-"""What a run has measured, and how far it has come."""
+"""The figures that a run has measured, and how far it has come."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def best_of(rows: Sequence[Row], metric: str | None = None, mode: str | None = N
 
     Args:
         metric: the column; default the validation accuracy, or the validation loss where there is no accuracy. Of both
-            that of the moving average counts, where there is one.
+            the moving average's counts, where there is one.
         mode: "max" where more is better, "min" where less is; default as the column's name says.
     """
     sign = 1.0 if mode_of(metric or default_metric(rows), mode) == "max" else -1.0
@@ -97,7 +97,7 @@ def columns_of(metrics: Iterable[str], validated: bool, averaged: bool) -> list[
     """Returns the columns of a history that say how good an epoch was.
 
     Args:
-        metrics: names of what is measured beside the loss.
+        metrics: names of the figures beside the loss.
         validated, averaged: whether there are validation data, and a moving average.
     """
     parts = ["train_", *(["val_"] * validated), *([f"{AVERAGED}val_"] * (validated and averaged))]

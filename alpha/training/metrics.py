@@ -1,4 +1,4 @@
-"""What is measured beside the loss.
+"""Figures measured beside the loss.
 
 A metric is a function (outputs, targets) -> Tensor: of shape (), a mean over the batch, or (N,), one number per sample.
 It is computed with ops in the training step. One with two halves, as `accuracy`, leaves the comparison with the targets
@@ -22,10 +22,10 @@ Metric = Callable[[Tensor, Tensor], Any]
 
 
 class Accuracy:
-    """The share of samples, or of the pixels of maps, whose largest output is that of their label.
+    """The share of samples, or of the pixels of maps, whose largest output is their label's.
 
     outputs (N, C), targets (N,), int64; or (N, H, W, C) and (N, H, W); or targets that are probabilities, of the shape
-    of outputs, of which the largest is the label. A label that a loss ignores counts as one that was missed.
+    of outputs, of which the largest is the label. A label that a loss ignores counts as missed.
     """
 
     __name__ = "accuracy"
@@ -119,7 +119,7 @@ def total(metric: Metric, found: np.ndarray, targets: np.ndarray, count: int) ->
     """Returns the sum of a metric over the samples of a batch; whole where it counts.
 
     Args:
-        found: what `prepared` returned, on the host.
+        found: the result of `prepared`, on the host.
         targets: on the host; looked at if the metric compares there.
     """
     if hasattr(metric, "measure"):

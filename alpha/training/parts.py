@@ -82,7 +82,7 @@ def frozen_parts(model: Module, frozen: Mapping[str, Tensor]) -> Iterator[None]:
 
 def scaled_groups(model: Module, scales: Mapping[str, float], lr: float | Schedule, frozen: Mapping[str, Tensor]
                   ) -> list[Any]:
-    """Returns what an optimizer is made of: named parameters, or groups of them with a learning rate each.
+    """Returns the first argument of an optimizer: named parameters, or groups of them with a learning rate each.
 
     Args:
         scales: pattern -> factor on lr; of several patterns that match, the last one counts.
@@ -114,7 +114,7 @@ def _scaled(lr: float | Schedule, factor: float) -> float | Schedule:
 
 
 class Start(NamedTuple):
-    """What a model begins with: a checkpoint, its weights by name, and what it says of its inputs."""
+    """The start of a model: a checkpoint, its weights by name, and its facts about inputs."""
 
     path: Path
     weights: dict[str, Tensor]
@@ -127,7 +127,7 @@ def read_start(path: Any) -> Start:
     Args:
         path: its folder, or one of its checkpoints.
     Raises:
-        CheckpointError: there is no such run, or it does not say what it is of.
+        CheckpointError: there is no such run, or its checkpoint does not name its model.
     """
     place = checkpoint_of("finetune", path)
     tensors, metadata = checkpoint.load(place)

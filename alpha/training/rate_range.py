@@ -68,7 +68,7 @@ def find_lr(model: Module, train_data: Any, *, optimizer: Any = "sgd", loss: Any
         steps: how many rates.
         settings: more of the optimizer, momentum or weight_decay say.
     Raises:
-        ArgumentError: optimizer is made already, it would keep what it has seen.
+        ArgumentError: optimizer is made already, it would keep its states.
         ConfigError: high is not above low, steps is below 3, or a name is unknown.
         DataError: fewer than three steps could be made: the loss was not finite.
     Source: L. N. Smith, "Cyclical learning rates for training neural networks", arXiv 1506.01186, section 3.3.

@@ -1,4 +1,4 @@
-"""load_run: a trained model from the folder or the checkpoint of a run, ready to say what pictures show.
+"""load_run: a trained model from the folder or the checkpoint of a run, ready to classify pictures.
 
     run = load_run("runs/mine")
     run.predict(["cat.png", picture], top=3)        # [[Guess(name='cat', probability=0.98, label=0), ...], ...]
@@ -47,7 +47,7 @@ class Normalised(Module):
     """A model behind the normalisation of its pictures: model((x / 255 - mean) / std).
 
     Args:
-        model: what takes normalised pictures.
+        model: takes normalised pictures.
         mean, std: one number per channel, shape (C,).
         bytes: whether pictures are of 8 bits, 0 to 255; else x is not divided.
     """
@@ -65,7 +65,7 @@ class Normalised(Module):
 
 
 class Run:
-    """A trained model with what its checkpoint says of it; `load_run` makes one.
+    """A trained model with the facts of its checkpoint; `load_run` makes one.
 
     Attributes:
         path: the checkpoint.
@@ -76,7 +76,7 @@ class Run:
         mean, std: one number per channel, float32; empty where samples are no images.
         metrics: the row of the history that the weights are of, by column.
         loss, model_name, model_options, version: name of the loss and of the model, its options, alpha's version then.
-        settings: those of `alpha train` that the run had; {} for one of fit.
+        settings: of `alpha train` for the run; {} for a run of fit.
         device: where it computes.
     """
 
@@ -99,12 +99,12 @@ class Run:
         Args:
             images: a path of a picture or of a folder of pictures; an array (H, W, C), (H, W) or (N, H, W, C), uint8; a
                 picture of Pillow; or a list of these. They are scaled to cover the size of the run's pictures, cut out
-                of the middle, and normalised, as those of the validation were.
+                of the middle, and normalised, as in validation.
             top: how many classes; all of them where there are fewer.
             batch_size: pictures per call of the model.
         Raises:
             ConfigError: the outputs of this run are no classes.
-            DataError: a picture cannot be read, or is of another form than those of the run.
+            DataError: a picture cannot be read, or is of another form than the run's pictures.
         """
         if not self.classes:
             raise ConfigError(message("predict", f"the outputs of {self.path} are no classes: its loss is {self.loss}",
@@ -160,7 +160,7 @@ class Run:
                     yield self.model(x).astype("float32")
 
     def samples(self, images: Any) -> Iterator[np.ndarray]:
-        """Yields what was given for images one by one, as the model's samples are before they are normalised.
+        """Yields the images given one by one, as the model's samples are before they are normalised.
 
         Each has the shape `input_shape` and the dtype of the run.  Raises DataError.
         """
@@ -192,9 +192,9 @@ def load_run(path: str | os.PathLike[str], which: str | None = None, *, device: 
         which: of a folder: "last", the weights that the run ended with (the default), or "best", those that did best in
             validation.
         device: where the model computes.
-        model: what the weights go into, where the run's model was not made by `models.create`.
+        model: takes the weights, where the run's model was not made by `models.create`.
     Raises:
-        CheckpointError: there is no such checkpoint, it is damaged, or does not say what it is of.
+        CheckpointError: there is no such checkpoint, it is damaged, or does not name its model.
         ArgumentError: model is no Module.
         ConfigError: the model is not known, which is not one of both, or has no effect.
         DeviceError: the device is not there.
@@ -263,7 +263,7 @@ def _model_of(place: Path, use: dict[str, Any]) -> Module:
 
 
 def _one_by_one(images: Any, axes: int) -> Iterator[Any]:
-    """Yields the samples of what `predict` takes.  Raises DataError for a folder without pictures."""
+    """Yields the samples of an argument of `predict`.  Raises DataError for a folder without pictures."""
     if isinstance(images, (str, os.PathLike)):
         yield from files_of(images)
     elif isinstance(images, (np.ndarray, Tensor)):
@@ -279,7 +279,7 @@ def _one_by_one(images: Any, axes: int) -> Iterator[Any]:
 
 
 def files_of(path: Any) -> list[Path]:
-    """Returns a picture's path, or those of all pictures in a folder, sorted.  Raises DataError."""
+    """Returns a picture's path, or the paths of all pictures in a folder, sorted.  Raises DataError."""
     place = Path(path)
     if not place.exists():
         raise DataError(message("predict", f"there is no {place}", "correct the path"))

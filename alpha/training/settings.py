@@ -1,4 +1,4 @@
-"""What the settings of `fit` become: an optimizer with its schedule, and batches; what would have no effect is refused.
+"""From settings of `fit` to an optimizer with its schedule, and batches; a setting without effect is refused.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def loaders(train_data: Any, val_data: Any, both: dict[str, Any], training: dict
 
 
 def of_loaders(given: SimpleNamespace, start: Start | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the settings of the loaders that fit makes: those of both, and those of the training data alone.
+    """Returns the settings of the loaders that fit makes: of both, and of the training data alone.
 
     Args:
         given: the arguments of fit.
@@ -117,7 +117,7 @@ def optimizer_of(model: Module, what: Any, lr: Any, schedule: Any, warmup_steps:
 
     Args:
         lr, schedule: None where they are not given.
-        course: what a schedule is told of the run.
+        course: the facts of the run for a schedule.
         steps: after how many the run ends, if its epochs have not ended before.
         others: names of fit's own settings, one of which may have been meant.
         scales: factors on the learning rate by pattern.

@@ -1,4 +1,4 @@
-"""What a run does around its steps: readings on their way to the host, batches, the bar of an epoch."""
+"""Work of a run around its steps: readings on their way to the host, batches, the bar of an epoch."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def fetch(tensors: Sequence[Tensor]) -> Callable[[], list[np.ndarray]]:
 
 
 def ended(part: Iterable[Batch], whole: Iterable[Batch]) -> Iterator[Batch]:
-    """Yields what there is of a part, and ends what it is a part of: a loader's workers may wait there."""
+    """Yields a part's batches, and ends the iterator of the whole: a loader's workers may wait there."""
     try:
         yield from part
     finally:
@@ -84,7 +84,7 @@ def ended(part: Iterable[Batch], whole: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def pairs(batches: Iterable[Any]) -> Iterator[Batch]:
-    """Yields batches.  Raises DataError for one that is no pair."""
+    """Yields batches.  Raises DataError for a batch that is no pair."""
     for batch in batches:
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             what = f"{len(batch)} parts" if isinstance(batch, (tuple, list)) else shown(batch)

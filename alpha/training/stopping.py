@@ -22,8 +22,8 @@ class EarlyStopping(Callback):
     It looks at the history alone, so a run that is continued ends where it would have ended.
     Args:
         patience: epochs without an improvement after which the run ends.
-        metric: the column; default val_accuracy, or val_loss where there is no accuracy. Of both that of the moving
-            average counts, where there is one.
+        metric: the column; default val_accuracy, or val_loss where there is no accuracy. Of both the moving
+            average's counts, where there is one.
         mode: "max" where more is better, "min" where less is; default as the column's name says.
         min_delta: by how much a better value must differ.
     Raises:
