@@ -45,7 +45,7 @@ def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dat
     Args:
         images, labels: shapes (N, H, W, C), NHWC, uint8, and (N,), int64; N at least 1.
         data: the data set they are from: its normalisation and its classes.
-        loss: that of the run.
+        loss: the run's.
         batch_size: images per call of the model; the accuracy does not depend on it.
         tta, tta_views: which views of an image the outputs are averaged over: see `batch_of_views`.
         check: called before every batch; what it raises ends the evaluation.
@@ -72,7 +72,7 @@ def batch_of_views(images: Images, index: np.ndarray, tta: str, count: int) -> t
     """Returns several views of the images of these numbers, and their labels: those of `views`, or draws.
 
     Args:
-        tta: a name of `views`, or augmentations as --augment names them; draw k is that of epoch k of seed 0.
+        tta: a name of `views`, or augmentations as --augment names them; draw k is epoch k's of seed 0.
         count: draws of augmentations.
     """
     if tta in VIEWS:

@@ -213,7 +213,7 @@ def evaluate_on_test(trainer: Trainer, data: Dataset, check: Callable[[], None] 
 
 
 def read(config: Config) -> Dataset:
-    """Reads the data set of a run, by those of its settings that have an effect on it."""
+    """Reads the data set of a run, by the settings that have an effect on it."""
     idle = without_effect(config)
     settings = {name: getattr(config, name) for name in ("data_dir", "image_size", "skip_bad") if name not in idle}
     return load(config.dataset, seed=config.seed, **settings)

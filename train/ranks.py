@@ -1,6 +1,6 @@
 """A run on several ranks: mpirun -n 4 python -m train ...; each rank computes its part of every batch.
 
-Order and augmentation are those of one process, as they are keyed by (seed, epoch, image); so is dropout. Every rank
+Order and augmentation equal one process's, as they are keyed by (seed, epoch, image); so is dropout. Every rank
 knows the losses and the predictions of the whole batch, and holds the same weights, optimizer state and average, so a
 checkpoint has nothing of the ranks in it. Rank 0 writes and prints.
 """
@@ -263,7 +263,7 @@ class AgreedStop(StopRequest):
         """Returns the signal that has come to any rank, 0 if none has.  All ranks call it."""
         comm = dist.world()
         agreed = int(comm.all_reduce(tensor([self.signum]), "max").tolist()[0])     # type: ignore[index]
-        self.signum = agreed or self.signum     # one that has come in between waits for the next step
+        self.signum = agreed or self.signum     # a signal that has come in between waits for the next step
         return agreed
 
     def check(self) -> None:

@@ -174,7 +174,7 @@ def plot(output: Path, history: Sequence[Row], data: Dataset, result: Any) -> No
 
 
 def plot_curves(output: Path, history: Sequence[Row]) -> None:
-    """Draws curves.png: loss and accuracy of training and validation, with --ema also that of the average."""
+    """Draws curves.png: loss and accuracy of training and validation, with --ema also the average's."""
     figure = blank_figure(9, 3.6)
     epochs = [row["epoch"] for row in history]
     for place, what, scale, label in ((1, "loss", 1, "loss"), (2, "accuracy", 100, "accuracy, %")):

@@ -132,7 +132,7 @@ class Trainer(training.Trainer):
         self.saved_step = self.progress.step if name == LAST else self.saved_step
 
     def start(self, found: tuple[Loaded, Path] | None) -> None:
-        """Makes the output directory ready for a new run, or for the continuation of the one that was found."""
+        """Makes the output directory ready for a new run, or for the continuation of the run that was found."""
         if found is None:
             put_aside(self.output)
             return
@@ -185,7 +185,7 @@ class Trainer(training.Trainer):
         self._say_what_changed(metadata["config"])
 
     def load_weights(self, loaded: Loaded, where: Path) -> None:
-        """Takes the weights alone, those of the moving average if there is one.  Raises CheckpointError."""
+        """Takes the weights alone, the moving average's if there is one.  Raises CheckpointError."""
         tensors, metadata = loaded
         names = ("model", "num_classes")
         check_identity({name: self.identity[name] for name in names}, self.config.imports, metadata, where)
@@ -214,7 +214,7 @@ def _listed(value: Any) -> Any:
 
 
 def identity_of(config: Config) -> dict[str, Any]:
-    """Returns the settings that a run keeps when it is continued; those of later versions only where they are in use.
+    """Returns the settings that a run keeps when it is continued; of later versions only the ones in use.
     """
     found = {"model": config.model, "dataset": Path(config.dataset).name, "val_size": config.val_size,
              "seed": config.seed, "batch_size": config.batch_size, "optimizer": config.optimizer, "ema": config.ema,

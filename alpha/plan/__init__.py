@@ -1,11 +1,12 @@
 """Which way a device computes an op: the one chooser, for every device.
 
-    cost        Stage and Cost: work, bytes, launches; Rates: what a device does; the time that follows, in microseconds
+    cost        Stage and Cost: work, bytes, launches; Rates of a device; the time that follows, in microseconds
     choice      Candidate: a way to compute, which a device offers; choose, rank, explain
-    requests    what a call asks for: the name of an algorithm, whether it insists on it, and a precision
+    requests    the algorithm that a call asks for, whether it insists on it, and a precision
 
 This room knows neither devices nor convolutions: a device yields candidates (alpha/cpu/algorithms, alpha/cuda/conv),
-and alpha/ops/algorithms says what each algorithm serves and costs. `alpha.core.precision` has the precisions.
+and alpha/ops/algorithms says which shapes each algorithm serves, and its costs. Precisions stand in
+`alpha.core.precision`.
 """
 
 from alpha.plan.choice import DIRECT, TAKEN_BELOW, Candidate, Choice, Offer, Option, by_time, choose, explain, rank

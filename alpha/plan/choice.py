@@ -1,4 +1,4 @@
-"""The choice among candidates, for every device: what serves, what each is expected to take, and which one is taken.
+"""The choice among candidates, for every device: which serve, the expected time of each, and which one is taken.
 
     offer = Offer(desc, rates, promise, candidates, ("winograd", "fft"))
     choice = choose(offer, request)         # choice.taken computes the pass; explain(choice.options, choice.taken)
@@ -35,11 +35,11 @@ class Candidate:
         raise NotImplementedError
 
     def cost(self, desc: Any) -> Cost:
-        """Returns what a launch does."""
+        """Returns the work and the bytes of a launch."""
         raise NotImplementedError
 
     def least_us(self, desc: Any) -> float:
-        """Returns no more than its cost takes, and at once: no work list is made for it."""
+        """Returns a lower bound of its time, at once: no work list is made for it."""
         return 0.0
 
     def stays_out(self, desc: Any, direct: Any) -> str | None:
@@ -52,7 +52,7 @@ def _nothing(candidate: Any) -> Cost:
 
 
 class Offer(NamedTuple):
-    """What a device has for one pass.
+    """The candidates of a device for one pass.
 
     Attributes:
         desc: of the operation, as its candidates take it.
@@ -75,7 +75,7 @@ class Offer(NamedTuple):
 
 
 class Option(NamedTuple):
-    """What became of a candidate.
+    """A candidate after it was weighed.
 
     Attributes:
         reason: why it is not to be taken, or None.
@@ -90,8 +90,8 @@ class Option(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What is taken, None where nothing serves a request; and all that was weighed: what was named first, then the
-    direct candidates, the fastest first, then others."""
+    """The candidate that is taken, None where none serves the request; and all options: the named algorithm's first,
+    then the direct ones, the fastest first, then others."""
 
     taken: Any
     options: tuple[Option, ...]

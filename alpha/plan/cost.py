@@ -1,4 +1,4 @@
-"""What an algorithm costs: stages with work, bytes, depth and launches, and the time that a device takes for them.
+"""The cost of an algorithm: stages with work, bytes, depth and launches, and the time that a device takes for them.
 
 W, the work, is the time on one processor; D, the depth, that on as many as one likes. On p processors (Brent)
 
@@ -23,7 +23,7 @@ class Stage(NamedTuple):
     """One step of an algorithm: work that is done at the same time as bytes are moved.
 
     Attributes:
-        work: FLOP, a multiply-add being 2, or whatever the unit counts.
+        work: FLOP, a multiply-add being 2, or the count of another unit.
         unit: which rate of a device counts, such as "fma", "product" or "clocks"; "us" counts microseconds.
         nbytes: bytes that the stage reads and writes.
         level: the memory that they are moved from and to, such as "l2" or "dram".
@@ -44,12 +44,12 @@ class Stage(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a way to compute a pass takes.
+    """The cost of one way to compute a pass.
 
     Attributes:
         stages: one after the other.
         error: relative, in the Frobenius norm, against exact arithmetic: a bound over kinds of data, not a mean; 0
-            where it is no more than that of a direct sum.
+            where it is at most a direct sum's.
         workspace: bytes of memory beside operands and result.
     """
 
@@ -81,7 +81,7 @@ class Cost(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What a device or a class of machines does in a microsecond.
+    """The work and the bytes of a device, or of a class of machines, in a microsecond.
 
     Attributes:
         work: by unit of a stage.

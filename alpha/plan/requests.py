@@ -1,7 +1,7 @@
-"""What a call asked for: the name of an algorithm, whether it insists on it, and in which precision.
+"""The request of a call: the name of an algorithm, whether the call insists on it, and its precision.
 
-A name that a call writes is strict: what it cannot compute is an error. A name from ALPHA_CONV_ALGORITHM, or the one
-that a gradient inherits from its forward call, is a preference: where it does not serve, the choice is free.
+A name that a call writes is strict: a shape that it cannot compute is an error. A name from ALPHA_CONV_ALGORITHM, or a
+name that a gradient inherits from its forward call, is a preference: where it does not serve, the choice is free.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 
 class Request(NamedTuple):
-    """What a call asked for.
+    """The request of a call.
 
     Attributes:
         name: of the algorithm, or "auto".
         strict: whether anything else is an error.
-        precision: "fp32" or "tf32", that of the forward call: how far the results of its algorithm may be off.
+        precision: "fp32" or "tf32", of the forward call: how far the results of its algorithm may be off.
     """
 
     name: str = "auto"
@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
     @property
     def inherited(self) -> Request:
-        """What the gradients of the call ask for."""
+        """The request of the call's gradients."""
         return self._replace(strict=False) if self.strict else self
 
 

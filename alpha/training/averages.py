@@ -138,7 +138,7 @@ def average_of(model: Module, optimizer: Any, decay: float, swa: float, epochs: 
 
 
 def check_average(optimizer: Any, name: str, decay: float, swa: float) -> None:
-    """Raises ConfigError for two averages, one of them that of an optimizer or of a class of them, or a bad share."""
+    """Raises ConfigError for two averages, one of them an optimizer's or of a class of optimizers, or a bad share."""
     if not 0 <= swa < 1:
         raise ConfigError(message("swa", f"it is {swa}, a share of the epochs in [0, 1) is needed", "pass swa=0.75"))
     if decay and swa:

@@ -56,8 +56,8 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
         batch_size, augment, mean, std, seed, workers, processes, drop_last: of the DataLoader that is made of the data,
             with its defaults (batch_size 32, seed 0); augment, seed and drop_last of the training data alone.
         optimizer: a name, an Optimizer, or a class or function `(named_parameters, lr=...)`. The average that a
-            schedule-free one keeps is validated as that of ema is.
-        lr: a number, or a schedule (a function of the step); default that of the optimizer.
+            schedule-free one keeps is validated as ema's is.
+        lr: a number, or a schedule (a function of the step); default the optimizer's.
         schedule, warmup_steps: course of the learning rate where lr is a number: a name, or a function as
             `register_schedule` describes; default "constant".
         loss: a name, a function (outputs, targets) -> Tensor of shape (), or a module.

@@ -167,7 +167,7 @@ def _is_published(name: str, path: Path, packed: bytes) -> bool:
     for form in FORMS[name]:
         if digest == form.sha256:
             return True
-        if len(packed) == form.nbytes:  # nobody's own archive has this very size: it is a copy with wrong bytes
+        if len(packed) == form.nbytes:  # no other archive has this very size: it is a copy with wrong bytes
             raise damaged(path, f"SHA-256 is {digest}, {form.archive} has {form.sha256}", nbytes=len(packed))
     return False
 
