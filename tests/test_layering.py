@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "alpha.recompute": {"alpha.core", "alpha.recompute"},
     "alpha.gradcheck": {"alpha.core"},
     "alpha.ops": {"alpha.core", "alpha.interop", "alpha.ops", "alpha.random"},
-    "alpha.cpu": {"alpha.core", "alpha.cpu", "alpha.ops", "alpha.build", "alpha.fuse", "alpha.random"},
+    "alpha.cpu": {"alpha.core", "alpha.cpu", "alpha.ops", "alpha.build", "alpha.fuse", "alpha.lifetimes",
+                  "alpha.random"},
     "alpha.cuda": {"alpha.core", "alpha.interop", "alpha.cuda", "alpha.ops", "alpha.build", "alpha.fuse",
                    "alpha.lifetimes", "alpha.packed", "alpha.random", "alpha.recompute"},
     "alpha.cuda.runtime": {"alpha.core", "alpha.cuda.runtime", "alpha.build", "alpha.lifetimes", "alpha.packed",
@@ -184,7 +185,7 @@ CIRCLES = [
      "alpha.cpu.memory",
      "alpha.cpu.native", "alpha.cpu.native_check", "alpha.cpu.native_update", "alpha.cpu.pointwise",
      "alpha.cpu.shape"},
-    {"alpha.inference.cpu_plan", "alpha.inference.cpu_steps"}, {"alpha.nn.contents", "alpha.nn.module"},
+    {"alpha.nn.contents", "alpha.nn.module"},
     {"alpha.onnx.loader", "alpha.onnx.operators"}, {"alpha.optim.optimizer", "alpha.optim.recorded"},
     {"alpha.training.callback", "alpha.training.steps", "alpha.training.trainer"}]
 EXPORTS = 20    # names of a module of the core that are imported by others than the core
