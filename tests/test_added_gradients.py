@@ -116,7 +116,8 @@ def test_the_kernel_adds_behind_the_sum(case: Case, threads: int) -> None:
         native.library()
         native.conv_dgrad(case.desc, g, w, dx)
         expected = onto + dx
-        assert native.conv_dgrad_add(case.desc, g, w, onto)
+        assert native.conv_dgrad_adds(case.desc)
+        native.conv_dgrad_add(case.desc, g, w, onto)
     np.testing.assert_array_equal(onto, expected)
 
 
@@ -126,5 +127,5 @@ def test_sums_of_several_chains_and_depthwise_ones_are_left_to_two_passes() -> N
         rng = np.random.default_rng(0)
         g, w, onto = (rng.standard_normal(s, np.float32) for s in (case.desc.y_shape, case.w_shape, case.x_shape))
         before = onto.copy()
-        assert not native.conv_dgrad_add(case.desc, g, w, onto)
+        assert not native.conv_dgrad_adds(case.desc)
         np.testing.assert_array_equal(onto, before)

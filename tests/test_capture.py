@@ -1,4 +1,4 @@
-"""alpha.capture where nothing is recorded: on the CPU the function is called, every time."""
+"""alpha.capture: its arguments, its status, and calls that are plain ones; tests/test_capture_cpu.py has recordings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from alpha import nn, ops, optim
 from alpha.errors import ArgumentError, DTypeError, GraphError
 
 
-def test_on_the_cpu_every_call_is_a_plain_one():
+def test_a_gradient_from_before_the_call_is_added_to_by_a_plain_call():
     net, calls = nn.Linear(2, 1), []
 
     def losses(x):
@@ -25,7 +25,7 @@ def test_on_the_cpu_every_call_is_a_plain_one():
     for k in range(1, 5):
         assert compute(x).item() == net(x).item()
         assert net.weight.grad.tolist() == [[k * 1.0, k * 2.0]]  # nobody has dropped it: backward adds
-    assert len(calls) == 4
+    assert len(calls) == 5 and "has a gradient from before the call" in compute.status   # one call was tried
 
 
 def test_without_arguments():
@@ -126,16 +126,17 @@ def test_an_optimizer_of_ones_own_that_says_its_numbers():
     assert net.bias.tolist()[0] == pytest.approx(before - 0.5 - 0.25)
 
 
-def test_status_says_that_the_cpu_records_nothing_and_nobody_is_warned():
+def test_status_and_repr_follow_the_calls():
     net = nn.Linear(2, 1)
     optimizer = optim.SGD(net.parameters(), lr=0.1)
     step = alpha.capture(whole_step(net, optimizer), net, optimizer)
     assert step.status == "not called yet" and repr(step) == "<captured step(Linear, SGD): not called yet>"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(7):
+        for k in range(7):
             step(alpha.tensor([[1.0, 2.0]]))
-    assert step.status == "called op by op: the arguments are on the CPU, where calls are not recorded"
+            assert step.status == ("recorded" if k > 1 else
+                                   f"warming up: {k + 1} of 2 plain calls, then one is recorded")
     assert step.__name__ == "step" and repr(step) == f"<captured step(Linear, SGD): {step.status}>"
 
 

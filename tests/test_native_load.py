@@ -13,7 +13,7 @@ import pytest
 
 from alpha.build import compilers
 from alpha.core.config import config
-from alpha.cpu import native, native_check
+from alpha.cpu import library, native, native_check
 
 pytestmark = [pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here"),
               pytest.mark.same_without_kernels("it tests the compiled kernels, which it turns on")]
@@ -74,12 +74,12 @@ def check_notice(capsys, reason):
 
 
 def test_without_a_compiler_there_is_one_notice(unloaded, monkeypatch, capsys):
-    monkeypatch.setattr(native, "compilers", list)
+    monkeypatch.setattr(library, "compilers", list)
     check_notice(capsys, "no C++ compiler was found")
 
 
 def test_a_compiler_that_fails_gives_one_notice(unloaded, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(native, "compilers", lambda: [("false",)])
+    monkeypatch.setattr(library, "compilers", lambda: [("false",)])
     with config(cache_dir=str(tmp_path)):
         check_notice(capsys, "false failed with status 1")
 

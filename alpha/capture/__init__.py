@@ -1,4 +1,4 @@
-"""capture: a computation that is recorded once and then repeated, so that the host pays for one launch, not hundreds.
+"""capture: a computation that is recorded once and then repeated, so that Python runs once, not in each call.
 
     def step(x, y):
         optimizer.zero_grad()
@@ -13,7 +13,8 @@
     print(step.status)                # "recorded", or why it is called op by op
 
 Results, gradients, running statistics, parameters and the optimizer's state have the bits that the function by itself
-would give. On the CPU, and wherever a call cannot be a repetition, the function is simply called.
+would give. A GPU repeats it as one launch; the CPU calls the kernels one after the other, without the ops around them.
+Wherever a call cannot be a repetition, the function is simply called.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from alpha.capture.reasons import (
     gradient_missing,
     key_of,
     obstacle,
-    on_the_host,
 )
 from alpha.core import versions
 from alpha.core.config import config
@@ -57,7 +57,7 @@ Function = Callable[..., Any]
 
 @bound
 def capture(function: Function, *state: Module | Tensor | Optimizer) -> Captured:
-    """Returns a function that does what `function` does, on a GPU by repeating its recorded launches.
+    """Returns a function that does what `function` does by repeating its recorded launches, or calls of CPU kernels.
 
     Args:
         function: takes tensors, and returns a tensor, None, or a tuple or list of tensors, without a graph
@@ -76,12 +76,14 @@ def capture(function: Function, *state: Module | Tensor | Optimizer) -> Captured
         It calls `function` plainly where a call is not the third in a row with the same shapes, where an argument needs
         a gradient, where the function reads or adds to a gradient from before the call, where modules or tensors have
         hooks, in alpha.profiler, and with ALPHA_CHECK_NAN, ALPHA_SYNC, ALPHA_DEBUG above 1 or ALPHA_CAPTURE=0. The
-        fifth plain call in a row gives a warning with the reason, once per function; on the CPU the status alone says
-        it. What cannot be recorded is called plainly for good, after a warning that says why.
+        fifth plain call in a row gives a warning with the reason, once per function. What cannot be recorded is called
+        plainly for good, after a warning that says why.
         The call that is recorded may call `function` twice: then each array lies where the whole takes least.
     Notes:
         A recording holds the memory that the function takes at its peak, until one of other shapes is made, memory runs
-        out, or the returned function is dropped. A call of other shapes in between, as of an epoch's last batch, is a
+        out, or the returned function is dropped. On the CPU what NumPy computes is one call of the host in each
+        repetition, and a change of num_threads, cpu_kernels or a setting of convolutions has the next call recorded
+        anew. A call of other shapes in between, as of an epoch's last batch, is a
         plain one and leaves it. Other threads must leave the device alone during the third call.
     Raises:
         ArgumentError: `function` cannot be called; or an optimizer has parameters of other modules, or its steps cannot
@@ -177,7 +179,7 @@ class Captured:
         """Calls the function itself, and says why where that happens again and again."""
         self.plain += 1
         self.why, self.last_why = why, why or self.last_why
-        if self.plain >= PATIENCE and not self.warned and self.last_why and self.last_why.words is not on_the_host:
+        if self.plain >= PATIENCE and not self.warned and self.last_why:
             self.warned = True
             what, fix = self.last_why.told()
             warn(message("capture", f"{self.__name__} is called op by op, not recorded: {what}", fix))

@@ -10,7 +10,6 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from alpha.core.config import config
-from alpha.core.device import get_backend
 from alpha.core.errors import shown
 from alpha.core.tensor import Tensor
 from alpha.core.trace import watchers
@@ -55,10 +54,6 @@ class State(NamedTuple):
 
 
 # ---- what keeps a call from being recorded or repeated ---------------------------------------------------------------
-
-def on_the_host(device: str) -> Words:
-    return f"the arguments are on the {device.upper()}, where calls are not recorded", "move the step to a GPU"
-
 
 def switched_off() -> Words:
     return "ALPHA_CAPTURE is 0", "set ALPHA_CAPTURE=1, or alpha.config(capture=True)"
@@ -105,9 +100,6 @@ def gradient_missing(state: State, t: Tensor) -> Words:
 
 def obstacle(inputs: Sequence[Any], modules: Iterable[Module], tensors: Sequence[Tensor], state: State) -> Why | None:
     """Returns why a call must be a plain one, whatever was recorded; None where it may be a repetition."""
-    device = next((x.device for x in (*inputs, *tensors) if isinstance(x, Tensor)), "cpu")
-    if not get_backend(device).can_record:
-        return Why(on_the_host, (device,))
     if not inputs:
         return Why(without_arguments)
     for k, x in enumerate(inputs):

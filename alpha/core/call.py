@@ -32,6 +32,9 @@ from alpha.core.trace import Trace, timed, watchers
 from alpha.core.views import PossibleView, View
 
 MOST = 256  # signatures of an op that are kept; the oldest goes
+# While a function is recorded on the host: each takes an op, its implementation, and shapes and dtypes of the results;
+# it returns a function that is called in the implementation's place.
+recorders: list[Callable[[Any, Callable[..., Any], Any], Callable[..., Any]]] = []
 FAR = 1 << 62   # bytes, where they are not counted
 
 
@@ -95,6 +98,8 @@ def computed(op: Any, settled: Settled, args: Sequence[Any], attrs: dict[str, An
     """Returns the result of the implementation."""
     device = settled.device
     implementation = op.impls.get(device) or op._find(device)
+    if recorders:
+        implementation = recorders[-1](op, implementation, settled.outs)
     if settled.empty:
         implementation = partial(_zeros, settled.specs[0] if op.single else settled.specs, settled.dtype, device)
     if op.foreign and id(implementation) not in op.looked_at:

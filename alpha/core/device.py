@@ -144,17 +144,16 @@ class Lazy(Protocol):
 
 
 class Recording(Protocol):
-    """Work that is recorded, to be repeated: alpha.capture, alpha.inference.  Optional where `can_record` is False."""
-
-    can_record: bool  # whether there is `record`: where the host itself computes, nothing is gained by it
+    """Work that is recorded, to be repeated: alpha.capture, alpha.inference."""
 
     def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array],
                forget: Callable[[], None]) -> Any:
-        """Returns the recording of `function` on arrays like `inputs`: alpha.cuda.runtime.recording.Recording."""
+        """Returns the recording of `function` on arrays like `inputs`: a Recording of alpha.cuda.runtime.recording or of
+        alpha.cpu.recording. Nothing is computed yet."""
 
     def recorder(self) -> Any:
-        """Returns the object that orders the calls of a recorded function, and has numbers for steps of optimizers:
-        alpha.cuda.runtime.recording.Recorder; None while nothing is recorded."""
+        """Returns the object that orders the calls of a recorded function, and has numbers for steps of optimizers: a
+        Recorder of the same modules; None while nothing is recorded."""
 
 
 class Interop(Protocol):

@@ -60,7 +60,8 @@ def before(leaf: Any) -> Any:
     if grad.__class__ is Leftover:
         return grad.read()
     backend = get_backend(leaf.device)
-    if grad is None and id(leaf) not in recorded and backend.can_record and backend.recorder().is_outside(leaf.array):
+    recorder = backend.recorder()
+    if grad is None and id(leaf) not in recorded and recorder is not None and recorder.is_outside(leaf.array):
         raise GraphError(message("capture", f"backward gives a gradient to a tensor of shape {leaf.shape} that is not "
                                  "in the state", "pass the tensor, or its module: alpha.capture(step, model)"))
     return grad

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from sys import getrefcount
 from typing import Any
@@ -15,6 +15,15 @@ from alpha.core.versions import History
 from alpha.cpu import memory
 
 _histories: dict[int, tuple[ref[np.ndarray], History]] = {}  # by the id of the array that has the memory
+
+
+READ = "a tensor is read back to the host"
+
+
+def _refuse(what: str) -> None:
+    """Raises AlphaError while a function is recorded: what is done now would not be repeated."""
+    if memory.here.recorder is not None:
+        raise memory.here.recorder.refusal(what)
 
 
 class CpuBackend:
@@ -36,24 +45,33 @@ class CpuBackend:
         (by_rule if op.rule else by_equation)(op)
 
     def from_numpy(self, a: np.ndarray, device: str) -> np.ndarray:
+        _refuse("a tensor is made from host data")
         out = memory.empty_like(a)
         out[...] = a
         return out
 
     def to_numpy(self, x: np.ndarray) -> np.ndarray:
+        _refuse(READ)
         return x.copy()
 
     def fetch(self, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+        _refuse(READ)
         copies = [x.copy() for x in arrays]
         return lambda: copies
 
     def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> np.ndarray:
         out = memory.empty(shape, dtype)
-        out.fill(value)
+        if memory.here.recorder is not None and type(out) is np.ndarray:
+            memory.here.recorder.run(np.ndarray.fill, out, value)
+        else:
+            out.fill(value)
         return out
 
     def copy_into(self, dst: np.ndarray, src: np.ndarray) -> None:
-        dst[...] = src
+        if memory.here.recorder is not None:
+            memory.here.recorder.run(np.copyto, dst, src)
+        else:
+            dst[...] = src
 
     def forget(self, arrays: Sequence[np.ndarray]) -> None:
         """Nothing is derived from arrays."""
@@ -71,7 +89,7 @@ class CpuBackend:
         return (t.array.flags.c_contiguous and t.array.flags.writeable and getrefcount(t.array) == 2
                 and (t.array.base is None or getrefcount(t.array.base) == 2)
                 and (type(t.array.base) is not np.ndarray or t.array.base.base is None
-                     or (type(t.array.base.base) is memory.Owner and getrefcount(t.array.base.base) == 2))
+                     or (isinstance(t.array.base.base, memory.Owner) and getrefcount(t.array.base.base) == 2))
                 and isinstance(t.array.base, (type(None), np.ndarray, memory.Owner)))
 
     def memory(self, x: np.ndarray) -> np.ndarray:
@@ -119,6 +137,7 @@ class CpuBackend:
         return result
 
     def has_nan(self, x: np.ndarray) -> bool:
+        _refuse(READ)
         with np.errstate(all="ignore"):
             return bool(np.isnan(np.sum(x, dtype=np.float64)) and np.isnan(x).any())  # inf - inf is NaN: look closer
 
@@ -134,7 +153,21 @@ class CpuBackend:
     def reset_peak_memory(self) -> None:
         memory.pool.peak = memory.pool.live
 
-    can_record = False
+    def record(self, function: Callable[[list[np.ndarray]], list[np.ndarray]], inputs: Sequence[np.ndarray],
+               forget: Callable[[], None]) -> Any:
+        from alpha.cpu.recording import Recording
+        return Recording(function, inputs, forget)
+
+    def recorder(self) -> Any:
+        return memory.here.recorder
+
+    @contextmanager
+    def inferring(self) -> Iterator[None]:
+        """What was there before a recording stays as it is: weights are prepared once."""
+        if memory.here.recorder is not None:
+            memory.here.recorder.constants = True
+        yield
+
     alignment = 1
 
     def dlpack_device(self) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from alpha.core.config import config
 from alpha.cpu import conv_numpy, native
 from alpha.cpu.algorithms import machine_key, tiles_of_level, way_of_level, winograd, workspace_limit
 from alpha.cpu.algorithms.machines import MACHINES
-from alpha.cpu.conv import conv2d_bias_act_cpu, conv2d_dgrad_cpu, conv2d_wgrad_cpu
+from alpha.cpu.conv import conv2d_bias_act_cpu, conv2d_dgrad_cpu, conv2d_wgrad_cpu, summand
 from alpha.cpu.elementwise import bias_act
 from alpha.cpu.half import in_float32, quiet
 from alpha.cpu.memory import empty
@@ -26,6 +26,7 @@ from alpha.ops.algorithms.family import Way, cost_of
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import Pair
+from alpha.ops.elementwise import add
 from alpha.plan import time_us
 
 Array = np.ndarray
@@ -61,13 +62,19 @@ def coconv2d_wgrad_cpu(x: Array, g: Array, *, f: Pair, **levels) -> Array:
 @coconv2d_bias_act.impl("cpu")
 @in_float32()
 def coconv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None, for_norm: bool = False,
-                          **levels) -> Array:
+                          residual: Array | None = None, in_place: bool = False, **levels) -> Array:
+    """residual, in_place: see conv2d_bias_act_cpu."""
     desc = CoConvDesc.fprop(x.shape, w.shape, **levels)
     if len(desc.levels) == 1:
-        return conv2d_bias_act_cpu(x, w, b, activation=activation, **_geometry(desc))
-    y = empty(desc.y_shape, x.dtype)
-    if native.usable(x, w):
-        compiled_fprop(desc, x, w, y, b, activation == "relu")
+        return conv2d_bias_act_cpu(x, w, b, activation=activation, residual=residual, in_place=in_place,
+                                   **_geometry(desc))
+    compiled = native.usable(x, w, residual)
+    if residual is not None and not (compiled and _adds(desc, w)):
+        y = coconv2d_bias_act_cpu(x, w, b, activation=None, **levels)
+        return bias_act(add.impls["cpu"](y, residual), None, activation)
+    y = empty(desc.y_shape, x.dtype) if residual is None else summand(residual, in_place)
+    if compiled:
+        compiled_fprop(desc, x, w, y, b, activation == "relu", residual is not None)
         return y
     fprop(desc, x, w, y)
     return bias_act(y, b, activation)
@@ -110,19 +117,28 @@ def shared(found: tuple[Way | None, ...]) -> Way | None:
     return found[0] if len(set(found)) == 1 else None
 
 
-def compiled_fprop(desc: CoConvDesc, x: Array, w: Array, y: Array, b: Array | None, relu: bool) -> None:
-    """Writes y, each level its channels."""
+def _adds(desc: CoConvDesc, w: Array) -> bool:
+    """Tells whether each level adds to what y has: Winograd's, and the direct kernels where weights are packed."""
     found = ways("fprop", desc)
     if not any(found):
-        return native.conv_fprop(desc, x, w, y, b, relu)
-    if way := shared(found):
+        return native.packs(desc, w)
+    return native.holds(w) and all(way or native.packs(desc, w, k) for k, way in enumerate(found))
+
+
+def compiled_fprop(desc: CoConvDesc, x: Array, w: Array, y: Array, b: Array | None, relu: bool,
+                   add: bool = False) -> None:
+    """Writes y, each level its channels; add: adds them to what is there, before relu."""
+    found = ways("fprop", desc)
+    if not any(found):
+        return native.conv_fprop(desc, x, w, y, b, relu, add=add)
+    if (way := shared(found)) and not native.holds(w):
         return winograd.levels("fprop", way, desc, x, w, y, b, relu)
     for k, (way, (first, level)) in enumerate(zip(found, desc.levels)):
         if way is None:
-            native.conv_fprop(desc, x, w, y, b, relu, k)
+            native.conv_fprop(desc, x, w, y, b, relu, k, add)
         else:
             rows = slice(first, first + level.oc)
-            winograd.fprop(way, level, x, w[rows], y, None if b is None else b[rows], relu, first)
+            winograd.fprop(way, level, x, w[rows], y, None if b is None else b[rows], relu, first, add)
 
 
 def compiled_dgrad(desc: CoConvDesc, g: Array, w: Array, dx: Array) -> None:

@@ -13,6 +13,7 @@ from alpha.cpu.algorithms import chosen, for_zeros, winograd
 from alpha.cpu.elementwise import bias_act
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
+from alpha.cpu.shape import copied
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_dgrad_add, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.conv_pool import conv_relu_pool
@@ -44,7 +45,8 @@ def conv2d_dgrad_add_cpu(g: Array, w: Array, onto: Array, *, in_place: bool, hw:
                          **geometry) -> Array:
     desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
     in_one = in_place and native.usable(g, w, onto) and not chosen("dgrad", desc, algorithm, True)
-    if in_one and native.conv_dgrad_add(desc, g, w, onto):
+    if in_one and native.conv_dgrad_adds(desc):
+        native.conv_dgrad_add(desc, g, w, onto)
         return onto
     return add.impls["cpu"](onto, conv2d_dgrad_cpu(g, w, hw=hw, algorithm=algorithm, **geometry))
 
@@ -62,20 +64,36 @@ def conv2d_wgrad_cpu(x: Array, g: Array, *, f: Pair, algorithm: Request = AUTO, 
 @conv2d_bias_act.impl("cpu")
 @in_float32()
 def conv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None, for_norm: bool = False,
-                        algorithm: Request = AUTO, **geometry) -> Array:
-    desc, compiled = ConvDesc.fprop(x.shape, w.shape, **geometry), native.usable(x, w)
-    other = chosen("fprop", desc, algorithm, compiled)
+                        algorithm: Request = AUTO, residual: Array | None = None, in_place: bool = False,
+                        **geometry) -> Array:
+    """residual: is added before the activation, where its memory may be the result's if in_place; of inference."""
+    desc, compiled = ConvDesc.fprop(x.shape, w.shape, **geometry), native.usable(x, w, residual)
+    other, relu = chosen("fprop", desc, algorithm, compiled), activation == "relu"
     if compiled and config.conv_sparsity:
         other = for_zeros(desc, algorithm, x, other)
-    y = empty(desc.y_shape, x.dtype)
+    adds = residual is not None and compiled and (
+        native.packs(desc, w) if other is None else other.way.name == "winograd")
+    if residual is not None and not adds:
+        y = conv2d_bias_act_cpu(x, w, b, activation=None, algorithm=algorithm, **geometry)
+        return bias_act(add.impls["cpu"](y, residual), None, activation)
+    y = summand(residual, in_place) if residual is not None else empty(desc.y_shape, x.dtype)
     if other is None and compiled:
-        native.conv_fprop(desc, x, w, y, bias=b, relu=activation == "relu")
+        native.conv_fprop(desc, x, w, y, b, relu, add=adds)
         return y
     if other and other.fused:
-        other.run(desc, x, w, y, b, activation == "relu")
+        other.run(desc, x, w, y, b, relu, **({"add": True} if adds else {}))
         return y
     (other.run if other else conv_numpy.fprop)(desc, x, w, y)
     return bias_act(y, b, activation)
+
+
+def summand(residual: Array, in_place: bool) -> Array:
+    """Returns memory for a sum, which begins with what is added: the memory of that itself, or a copy."""
+    if in_place:
+        return residual
+    y = empty(residual.shape, residual.dtype)
+    copied(y, residual)
+    return y
 
 
 @conv_relu_pool.impl("cpu")

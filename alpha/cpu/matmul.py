@@ -117,8 +117,8 @@ def linear_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None,
     shape = (*x.shape[:-1], w.shape[0])
     if algorithm and algorithm.name == "sparse" and _skips_rows(rows, algorithm.strict):
         return _linear_sparse(rows, w, b, activation).reshape(shape)
-    if rows.size * len(w) >= WORTHWHILE and native.usable(rows, w) and (
-            algorithm is None or algorithm.name != "strassen"):
+    if (rows.size * len(w) >= WORTHWHILE or native.holds(w)) and native.usable(rows, w) and (
+            algorithm is None or algorithm.name != "strassen"):     # BLAS reads no weights that are packed once
         y = empty((len(rows), len(w)), x.dtype)
         native.linear_fwd(rows, w, y, b, activation == "relu")
         return y.reshape(shape)

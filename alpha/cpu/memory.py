@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
@@ -34,6 +35,9 @@ MIB = 1 << 20
 LATELY = 8  # blocks given back that are not joined yet
 RANGE = 1 << 30  # bytes of addresses that are asked for at least; as many as there are, if those are more
 
+PAGE = mmap.PAGESIZE
+NO_RESERVE = 0x4000 if sys.platform == "linux" else 0   # MAP_NORESERVE, which Python names from 3.13 on
+
 on_allocate: Callable[[int, int], None] | None = None  # called with the address and size of every block handed out
 
 _dtype = {key: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")
@@ -42,11 +46,15 @@ _itemsize = {key: dtype.itemsize for key, dtype in _dtype.items()}
 
 
 class Range:
-    """Addresses that the system gives memory for as they are written to."""
+    """Addresses that the system gives memory for as they are written to.
 
-    def __init__(self, nbytes: int) -> None:
+    promised: whether the system counts them as memory that may be wanted, as it does for a fork.
+    """
+
+    def __init__(self, nbytes: int, promised: bool = True) -> None:
         pages = -(-(nbytes + LINE) // mmap.PAGESIZE)  # a line more, else a run could go on in the next range
-        self._map = mmap.mmap(-1, pages * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (0 if promised else NO_RESERVE)
+        self._map = mmap.mmap(-1, pages * mmap.PAGESIZE, flags)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)  # 2 MiB a fault; NumPy asks for the same
         self._bytes = np.frombuffer(self._map, np.uint8)
@@ -244,6 +252,13 @@ class Pool:
             self._fresh = fresh.add(start, end - start)
             self._cached -= end - start - unused
 
+    def reserve(self, nbytes: int) -> None:
+        """Counts the memory of a recording as live; a negative number takes it back."""
+        self._settle()
+        with self._lock:
+            self._taken += nbytes
+            self.peak = max(self.peak, self._taken)
+
     def free_cached(self) -> None:
         """Returns what is cached to the system: whole pages, and ranges in which nothing is live."""
         with self._lock:
@@ -292,8 +307,25 @@ class Borrowed:
 pool = Pool()
 
 
+class Here(threading.local):
+    """What a thread does: records a function, or repeats a part of one (alpha.cpu.recording).
+
+    Attributes:
+        instead: gives arrays in place of the pool, None for one that it has not.
+        recorder: while a function is recorded.
+    """
+
+    instead: Callable[[tuple[int, ...], Any], np.ndarray | None] | None = None
+    recorder: Any = None
+
+
+here = Here()
+
+
 def empty(shape: tuple[int, ...], dtype: Any = "float32") -> np.ndarray:
     """Returns an uninitialised C-contiguous array of a shape and a dtype (name or NumPy dtype)."""
+    if here.instead is not None and (given := here.instead(shape, dtype)) is not None:
+        return given
     nbytes = prod(shape) * _itemsize[dtype]
     if nbytes < SMALL:
         return np.empty(shape, dtype)

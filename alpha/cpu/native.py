@@ -13,78 +13,35 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from alpha.build import build, compilers, cores
+from alpha.build import cores
 from alpha.core.config import config
-from alpha.core.errors import AlphaError, CompileError, message
+from alpha.core.errors import AlphaError
 from alpha.core.openmp import SPIN_COUNT as SPIN_COUNT
 from alpha.core.openmp import warn_if_late
 from alpha.cpu.conv_tables import dgrad_table, forward_table
+from alpha.cpu.library import KERNELS as KERNELS
+from alpha.cpu.library import declare, load_library, steps_source
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import Axis, ConvDesc, Pair
 
 # Threads beyond one per core make nothing faster, and so many that the system refuses one end the process.
 MOST_THREADS = 64
 
-KERNELS = Path(__file__).parent / "kernels"
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fopenmp", "-fno-math-errno",
-         "-fno-trapping-math", "-ffp-contract=fast")
-# g++ tuned for AMD splits a*b + c in some chains into two roundings: the shape of a tile, and so the number of
-# threads, would change sums.
-X86_FLAGS = ("-mprefer-vector-width=512", "--param=avoid-fma-max-bits=0")
-
-# What each kernel takes: p pointer, l int64, q uint64, i int, u uint32, f float, d double; after "->" what it returns.
-SIGNATURES = {
-    "set_threads": "i", "vector_lanes": "-> i", "made_by_intel": "-> i",
-    "conv_fprop": "p pppp i",
-    "conv_dgrad": "p ppp", "conv_dgrad_add": "p ppp -> i",
-    "conv_wgrad": "p ppp",
-    "matrix_products": "ppp llllll i",
-    "conv_panel_floats": "p -> l", "conv_pack": "p pp",
-    "conv_run": "p ppppp ii",
-    "sparse_floats": "p -> l", "sparse_filter_floats": "p -> l", "sparse_filters": "p pp i", "sparse_run": "p ppppp ii",
-    "sparse_wgrad_floats": "p -> l", "sparse_wgrad": "p pppp", "count_nonzeros": "p lll -> l",
-    "linear_sparse": "pppp lll i",
-    "fft_tiles": "p pp", "fft_inverse": "p pp",
-    "winograd_floats": "p -> l", "winograd_forward": "pp ppppp iii",
-    "winograd_wgrad_floats": "pl -> l", "winograd_wgrad": "plpp pppp",
-    "winograd_levels_floats": "pl -> l", "winograd_levels": "plpp ppppp ii",
-    "winograd_filter_floats": "p -> l", "winograd_filters": "pp pp",
-    "winograd_run": "pp ppppp ii", "winograd_pool": "pp ppppp", "run_steps": "pl",
-    "bn_fwd": "pppp pp ppp ll dd i", "bn_apply": "pppp pp p ll i", "bn_bwd": "pp pp pp ppp ll i",
-    "sum_middle": "ppp lll", "sum_rows": "ppp ll",
-    "extreme": "pp lll i", "softmax_fwd": "pp ll i", "softmax_bwd": "ppp ll i",
-    "layer_norm_fwd": "ppp pppp ll d", "layer_norm_bwd": "ppp ppp ppp ll",
-    "group_norm_fwd": "ppp pppp llll d", "group_norm_bwd": "ppp ppp ppp llll",
-    "max_pool_fwd": "p ppp", "max_pool_relu": "p pp", "max_pool_bwd": "p ppp", "pool_scatter": "ppp llll -> l",
-    "avg_pool_fwd": "p pp i", "avg_pool_bwd": "p pp i",
-    "cross_entropy_fwd": "pp pp ll dl -> l", "cross_entropy_bwd": "pl ppp p ll ddl -> l",
-    "copy_box": "ppp i", "concat_rows": "pp l p l", "mix_rows": "ppppp lllll",
-    "augment_images": "ppp ppp p llll lil", "transform_images": "pppp p lllll", "mix_images": "ppp llll",
-    "pointwise": "pp pppp p",
-    "sum_of_squares": "ppl -> d",
-    "update_lists": "pp lll pf",
-    "random_bits": "quq pl",
-    "dropout": "ppl ff quq",
-    "attention_fwd": "p ppp pp pp fff quq", "attention_bwd": "p pppp pp pp ppp fff quq",
-}
-_CTYPES = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "q": ctypes.c_uint64, "i": ctypes.c_int, "u": ctypes.c_uint32,
-           "f": ctypes.c_float, "d": ctypes.c_double}
-
 Array = np.ndarray
 _FLOAT32 = np.dtype(np.float32)
 _lib: Any = None
 _tried = False
 _lock = threading.Lock()
+_recorder: Any = None   # while a function is recorded
 _threads = -1
 _forked = False     # from a process that had the kernels loaded
 
@@ -137,30 +94,8 @@ def _load() -> ctypes.CDLL:
     from alpha.cpu.pointwise import own, write_source  # import this module
     from alpha.cpu.update import write_sources
 
-    lib = load_library("cpu", [*sorted(KERNELS.rglob("*.cpp")), write_source(own()), *write_sources()])
-    for name, signature in SIGNATURES.items():
-        arguments, _, result = signature.partition("->")
-        function = getattr(lib, name)
-        function.argtypes = [_CTYPES[kind] for kind in arguments.replace(" ", "")]
-        function.restype = _CTYPES[result.strip()] if result else None
-    return lib
-
-
-def load_library(name: str, sources: Sequence[Path]) -> ctypes.CDLL:
-    """Builds sources with the first compiler that can, and loads the result.  Raises CompileError."""
-    x86 = platform.machine() in ("x86_64", "AMD64")
-    flags = FLAGS + (X86_FLAGS if x86 else ())
-    if config.cpu_isa == "avx2" and x86:
-        flags = tuple("-march=x86-64-v3" if flag == "-march=native" else flag for flag in flags)
-    failed = CompileError(message("native", "no C++ compiler was found", "install g++, or name a compiler in CXX"))
-    for compiler in compilers():
-        try:
-            path = build(name, sources, compiler, flags, told="the CPU kernels" if name == "cpu" else "")
-        except CompileError as error:
-            failed = error
-            continue
-        return ctypes.CDLL(str(path))
-    raise failed
+    sources = [*sorted(KERNELS.rglob("*.cpp")), steps_source(), write_source(own()), *write_sources()]
+    return declare(load_library("cpu", sources))
 
 
 def _set_threads() -> None:
@@ -190,28 +125,94 @@ _pointer_at = ctypes.c_void_p.from_address
 
 def ptr(a: Array | None) -> Any:
     """Returns the address of an array's elements; reading the field is several times cheaper than a.ctypes.data."""
-    return None if a is None else _pointer_at(id(a) + DATA)
+    if a is None:
+        return None
+    if _recorder is not None:
+        _recorder.note(a)
+    return _pointer_at(id(a) + DATA)
+
+
+def table_ptr(a: Array) -> Any:
+    """As ptr, of what follows from shapes and settings alone: it stays as it is in what is recorded."""
+    if _recorder is not None:
+        _recorder.keep(a)
+    return _pointer_at(id(a) + DATA)
+
+
+def recorder() -> Any:
+    """Returns what notes the calls of this thread; None where they are made."""
+    return None if _recorder is None or not _recorder.is_here() else _recorder
+
+
+def holds(w: Array) -> bool:
+    """Tells whether a recording says that these weights do not change."""
+    return _recorder is not None and _recorder.is_constant(w)
+
+
+def prepared(w: Array, key: tuple[Any, ...], make: Callable[[Array], Array]) -> Array | None:
+    """Returns what `make` makes of weights, made once, where a recording says that they do not change; else None."""
+    return None if _recorder is None else _recorder.prepared(w, key, make)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def recorded_by(recorder: Any) -> Iterator[None]:
+    """For a block: `loaded` and `library` return what notes calls for a recorder; None: what makes them, as ever.
+
+    The recorder looks whether a call comes from its own thread (alpha.cpu.recording).
+    """
+    global _lib, _recorder
+    library()
+    before, real = (_lib, _recorder), _lib if _recorder is None else _recorder.library
+    _recorder, _lib = recorder, real if recorder is None or real is None else recorder.door(real)
+    try:
+        yield
+    finally:
+        _lib, _recorder = before
 
 
 def conv_fprop(desc: ConvDesc | CoConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None,
-               relu: bool = False, level: int | None = None) -> None:
-    """y = x * w (+ bias[oc]), then max(y, 0) if relu.  x (N, IH, IW, IC), w (OC, FH, FW, IC / groups)."""
-    _lib.conv_fprop(ptr(forward_table(desc, level)), ptr(x), ptr(w), ptr(bias), ptr(y), relu)
+               relu: bool = False, level: int | None = None, add: bool = False) -> None:
+    """y = x * w (+ bias[oc]), then max(y, 0) if relu.  x (N, IH, IW, IC), w (OC, FH, FW, IC / groups).
+
+    add: y is a summand of its own, before relu; for weights of which `prepared` makes panels (see `packs`).
+    """
+    panels = prepared(w, (desc, level), lambda w: _packed(desc, level, w)) if packs(desc, w, level) else None
+    if panels is None:
+        _lib.conv_fprop(table_ptr(forward_table(desc, level)), ptr(x), ptr(w), ptr(bias), ptr(y), relu)
+    else:
+        _lib.conv_run(table_ptr(forward_table(desc, level)), ptr(x), ptr(w), ptr(panels), ptr(bias), ptr(y), relu, add)
+
+
+def packs(desc: ConvDesc | CoConvDesc, w: Array, level: int | None = None) -> bool:
+    """Tells whether a recording has panels of these weights, which the direct kernels read."""
+    return holds(w) and _lib.conv_panel_floats(table_ptr(forward_table(desc, level))) > 0
+
+
+def _packed(desc: ConvDesc | CoConvDesc, level: int | None, w: Array) -> Array:
+    table = forward_table(desc, level)
+    panels = np.empty(_lib.conv_panel_floats(ptr(table)), np.float32)
+    _lib.conv_pack(ptr(table), ptr(w), ptr(panels))
+    return panels
 
 
 def conv_dgrad(desc: ConvDesc | CoConvDesc, g: Array, w: Array, dx: Array, level: int | None = None) -> None:
     """dx = the gradient with respect to x of conv_fprop, from g (N, OH, OW, OC); a level but the first adds to it."""
-    _lib.conv_dgrad(ptr(dgrad_table(desc, level)), ptr(g), ptr(w), ptr(dx))
+    _lib.conv_dgrad(table_ptr(dgrad_table(desc, level)), ptr(g), ptr(w), ptr(dx))
 
 
-def conv_dgrad_add(desc: ConvDesc, g: Array, w: Array, dx: Array) -> bool:
-    """dx += what conv_dgrad makes, with the bits of two passes; False where that takes two, and nothing was done."""
-    return bool(_lib.conv_dgrad_add(ptr(dgrad_table(desc)), ptr(g), ptr(w), ptr(dx)))
+def conv_dgrad_adds(desc: ConvDesc) -> bool:
+    """Tells whether conv_dgrad_add does its work: not where that would take two passes."""
+    return bool(_lib.conv_dgrad_adds(table_ptr(dgrad_table(desc))))
+
+
+def conv_dgrad_add(desc: ConvDesc, g: Array, w: Array, dx: Array) -> None:
+    """dx += what conv_dgrad makes, with the bits of two passes; where conv_dgrad_adds says so."""
+    _lib.conv_dgrad_add(table_ptr(dgrad_table(desc)), ptr(g), ptr(w), ptr(dx))
 
 
 def conv_wgrad(desc: ConvDesc | CoConvDesc, x: Array, g: Array, dw: Array, level: int | None = None) -> None:
     """dw = the gradient with respect to w of conv_fprop, from g (N, OH, OW, OC)."""
-    _lib.conv_wgrad(ptr(forward_table(desc, level)), ptr(x), ptr(g), ptr(dw))
+    _lib.conv_wgrad(table_ptr(forward_table(desc, level)), ptr(x), ptr(g), ptr(dw))
 
 
 @lru_cache(maxsize=1024)
@@ -328,18 +329,18 @@ def pool_table(x_shape: tuple[int, ...], y_shape: tuple[int, ...], *kernel_strid
 def max_pool_fwd(x: Array, y: Array, index: Array, kernel_size: Pair, stride: Pair, padding: Pair) -> None:
     """y = maximum of each window, index (int32, shape of y) = ih * IW + iw of the first one.  A NaN is the maximum."""
     table = pool_table(x.shape, y.shape, kernel_size, stride, padding)
-    _lib.max_pool_fwd(ptr(table), ptr(x), ptr(y), ptr(index))
+    _lib.max_pool_fwd(table_ptr(table), ptr(x), ptr(y), ptr(index))
 
 
 def max_pool_relu(x: Array, y: Array, *window: Pair) -> None:
     """y = max(maximum of each window, 0), without index; window: kernel_size, stride, padding."""
-    _lib.max_pool_relu(ptr(pool_table(x.shape, y.shape, *window)), ptr(x), ptr(y))
+    _lib.max_pool_relu(table_ptr(pool_table(x.shape, y.shape, *window)), ptr(x), ptr(y))
 
 
 def max_pool_bwd(g: Array, index: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: Pair) -> None:
     """dx = g summed at each index; `index` must come from max_pool_fwd with the same windows."""
     table = pool_table(dx.shape, g.shape, kernel_size, stride, padding)
-    _lib.max_pool_bwd(ptr(table), ptr(g), ptr(index), ptr(dx))
+    _lib.max_pool_bwd(table_ptr(table), ptr(g), ptr(index), ptr(dx))
 
 
 def pool_scatter(g: Array, index: Array, dx: Array) -> int:
@@ -355,13 +356,13 @@ def pool_scatter(g: Array, index: Array, dx: Array) -> int:
 def avg_pool_fwd(x: Array, y: Array, kernel_size: Pair, stride: Pair, padding: Pair, count_include_pad: bool) -> None:
     """y = mean of each window, over its real pixels or (count_include_pad) over kernel height * width."""
     table = pool_table(x.shape, y.shape, kernel_size, stride, padding)
-    _lib.avg_pool_fwd(ptr(table), ptr(x), ptr(y), count_include_pad)
+    _lib.avg_pool_fwd(table_ptr(table), ptr(x), ptr(y), count_include_pad)
 
 
 def avg_pool_bwd(g: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: Pair, count_include_pad: bool) -> None:
     """dx = the gradient of avg_pool_fwd."""
     table = pool_table(dx.shape, g.shape, kernel_size, stride, padding)
-    _lib.avg_pool_bwd(ptr(table), ptr(g), ptr(dx), count_include_pad)
+    _lib.avg_pool_bwd(table_ptr(table), ptr(g), ptr(dx), count_include_pad)
 
 
 def cross_entropy_fwd(x: Array, labels: Array, loss: Array, stats: Array, smoothing: float = 0.0,

@@ -163,7 +163,21 @@ def bind(op: Op, oracle: Callable[..., Array], few: int = 0,
                 break
         return _launch(op, tuple(shapes), operands, numbers(**attrs) if numbers else attrs)
 
-    op.impl("cpu")(around(run))
+    def recorded(*operands: Any, **attrs: Any) -> Any:
+        """The kernel alone, for alpha.cpu.recording; NotImplemented where it cannot take the operands as they are."""
+        for x, kind in zip(operands, kinds):
+            if x.dtype != kind if x.__class__ is ndarray else not pair:
+                return NotImplemented
+        if not all(x.flags.c_contiguous for x in operands if x.__class__ is ndarray):
+            few = _few(operands)
+            if not all(np.may_share_memory(x, part) for x, part in zip(operands, few) if x.__class__ is ndarray):
+                return NotImplemented   # parts were copied
+            operands = tuple(few)
+        return compiled(op, operands, numbers(**attrs) if numbers else attrs)
+
+    bound = around(run)
+    bound.recorded = recorded   # type: ignore[attr-defined]
+    op.impl("cpu")(bound)
 
 
 def _few(operands: Sequence[Any]) -> list[Any]:
@@ -208,9 +222,16 @@ def computed_into(y: Array, op: Op, *operands: Array) -> None:
 def _launch(op: Op, shapes: tuple[Shape | None, ...], operands: Sequence[Any], attrs: dict[str, Any],
             into: Array | None = None) -> Array:
     kernel, masks, result, names, numbers, missing = _ready(op)
-    shape, _, plan = _plan(op.name, shapes, masks, result.itemsize)
+    shape, table, plan = _plan(op.name, shapes, masks, result.itemsize)
     y = empty(shape, result) if into is None else into
     given = numbers(*[attrs[name] for name in names]) if names else None
+    recorder = native.recorder()
+    if recorder is not None:
+        recorder.keep(table)
+        cells = [recorder.cell(x) if x.__class__ is not _number and hasattr(x, "shape") else _number(x)
+                 for x in operands]
+        native.loaded().pointwise(kernel, plan, *cells, *missing, recorder.cell(y), given)
+        return y
     if None in shapes:
         floats = [None if x.__class__ is ndarray else _number(x) for x in operands]
         addresses = [id(x) if f is None else ctypes.addressof(f) for x, f in zip(operands, floats)]

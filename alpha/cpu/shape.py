@@ -32,14 +32,14 @@ def _box(shape: Shape, itemsize: int, *strides: Shape) -> Array:
 
 
 def copy_box(y: Array, x: Array) -> None:
-    """As _copy, by the compiled kernel, which has to be loaded; there is an element at least."""
+    """As copied, by the compiled kernel, which has to be loaded; there is an element at least."""
     table = _box(y.shape, y.itemsize, y.strides, x.strides)
-    native.loaded().copy_box(native.ptr(table), native.ptr(y), native.ptr(x), y.itemsize)
+    native.loaded().copy_box(native.table_ptr(table), native.ptr(y), native.ptr(x), y.itemsize)
 
 
-def _copy(y: Array, x: Array) -> None:
+def copied(y: Array, x: Array) -> None:
     """y[...] = x for views of one shape and dtype, of any strides, that do not overlap."""
-    if y.size >= FEW and native.library() is not None:
+    if y.size >= (FEW if native.recorder() is None else 1) and native.library() is not None:
         copy_box(y, x)
     else:
         y[...] = x
@@ -50,7 +50,7 @@ def contiguous(view: Array) -> Array:
     if view.flags.c_contiguous:
         return view
     out = empty(view.shape, view.dtype)
-    _copy(out, view)
+    copied(out, view)
     return out
 
 
@@ -75,7 +75,7 @@ def permute_cpu(x: Array, *, axes: Shape) -> Array:
 @ops.flip.impl("cpu")
 def flip_cpu(x: Array, *, axis: Axes) -> Array:
     out = empty(x.shape, x.dtype)
-    _copy(out, np.asarray(np.flip(x, ops.normal_axes(axis, x.ndim, "flip"))))
+    copied(out, np.asarray(np.flip(x, ops.normal_axes(axis, x.ndim, "flip"))))
     return out
 
 
@@ -96,12 +96,12 @@ def concat_cpu(xs: list[Array], *, axis: int) -> Array:
     rows = prod(shape[:axis % out.ndim])
     if rows >= MANY_ROWS and out.itemsize == 4 and native.library() and all(x.flags.c_contiguous for x in xs):
         widths = np.array([x.size // rows for x in xs])
-        native.loaded().concat_rows((ctypes.c_void_p * len(xs))(*map(native.ptr, xs)), native.ptr(widths), len(xs),
-                                    native.ptr(out), rows)
+        native.loaded().concat_rows((ctypes.c_void_p * len(xs))(*map(native.ptr, xs)), native.table_ptr(widths),
+                                    len(xs), native.ptr(out), rows)
         return out
     before = (slice(None),) * (axis % out.ndim)
     for x in xs:
-        _copy(out[(*before, slice(first, first + x.shape[axis]))], x)
+        copied(out[(*before, slice(first, first + x.shape[axis]))], x)
         first += x.shape[axis]
     return out
 
@@ -110,7 +110,7 @@ def concat_cpu(xs: list[Array], *, axis: int) -> Array:
 def pad_cpu(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> Array:
     out = empty(tuple([before + n + after for n, (before, after) in zip(x.shape, widths)]), x.dtype)
     _fill_border(out, widths, value)
-    _copy(out[(*[slice(before, before + n) for n, (before, _) in zip(x.shape, widths)], ...)], x)
+    copied(out[(*[slice(before, before + n) for n, (before, _) in zip(x.shape, widths)], ...)], x)
     return out
 
 
@@ -134,7 +134,7 @@ def slice_axes_cpu(x: Array, *, ranges: tuple[ops.Range, ...], shape: Shape, in_
 def slice_axes_grad_cpu(g: Array, *, ranges: tuple[ops.Range, ...], shape: Shape) -> Array:
     out = empty(shape, g.dtype)
     out.fill(0)
-    _copy(out[(*_slices(ranges), ...)], g.reshape([count for _, count, _ in ranges]))
+    copied(out[(*_slices(ranges), ...)], g.reshape([count for _, count, _ in ranges]))
     return out
 
 

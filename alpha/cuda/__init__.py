@@ -114,7 +114,7 @@ class CudaBackend:
     def mark(self) -> Any:
         return context.driver.Event().record(context.stream)
 
-    can_record, record = True, Recording
+    record = Recording
 
     def recorder(self) -> Any:
         return memory.recorder

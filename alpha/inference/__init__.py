@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,12 +25,10 @@ from alpha.core.precision import mode
 from alpha.core.tensor import Tensor
 from alpha.inference.branches import Replay
 from alpha.inference.passes import improve, layer
+from alpha.inference.program import VIEWS
 from alpha.inference.report import MIB, Report
 from alpha.inference.trace import WHERE, examples_of, trace
 from alpha.nn import Module
-
-if TYPE_CHECKING:
-    from alpha.inference.cpu_plan import CpuPlan
 
 ARRAY = operator.attrgetter("array")
 
@@ -41,8 +39,8 @@ def inference(model: Module, example: Tensor | Sequence[Tensor]) -> Runner:
 
     Three calls of the model are traced, on the example and on other data. Batch norms are folded into the convolution
     or the linear layer in front of them where nobody else reads its result, relu and additions are made by
-    the convolution before them, weights are prepared once. On the CPU kernels are then called one after the other
-    between buffers that are planned once; on a GPU all launches are recorded and repeated as one (alpha.capture).
+    the convolution before them, weights are prepared once. What is left is recorded and repeated (alpha.capture): as
+    one launch on a GPU, by kernels one after the other on the CPU, between buffers that are planned once.
     Args:
         model: a module, on its device; its mode (training or not) does not matter and is left as it is.
         example: a tensor, or a tuple of what the model takes; its shape, dtype and device are those of all calls.
@@ -70,7 +68,6 @@ def inference(model: Module, example: Tensor | Sequence[Tensor]) -> Runner:
 class Runner:
     """A model made ready for inference; see `inference`.  May be called by several threads, one after the other."""
 
-    _plan: CpuPlan | None
     _captured: Any
 
     def __init__(self, model: Module, examples: Sequence[Tensor]) -> None:
@@ -130,7 +127,7 @@ class Runner:
 
     def _build(self) -> None:
         """Traces the model, rewrites the program, and prepares it for its device."""
-        device, on_cpu = self.specs[0][2], self.specs[0][2] == "cpu"
+        device = self.specs[0][2]
         self._made = False      # until the end: what fails is tried again by the next call
         with config(precision=self.precision), no_grad():
             self._seen, self._contents = versions.newest, Module.contents_version
@@ -138,22 +135,17 @@ class Runner:
             self._owned = self.program.owned
             self._arrays = [t.array for t in self._owned]
             self._versions = [t._version for t in self._owned]
-            self._plan = self._captured = None
-            if on_cpu:
-                self._plan = self._planned()
-            else:
-                improve(self.program, kernels=True)
-                self._captured = self._capture()
+            improve(self.program, kernels=device != "cpu" or _compiled())
+            self._settings = self._settings_now()
+            self._captured = self._capture()
             results = self._run(self.examples)
             self._report = self._describe(device, _distance(results, expected))
         self._made = True
 
-    def _planned(self) -> CpuPlan:
-        from alpha.cpu import native  # not before a tensor asks for the CPU's kernels
-        from alpha.inference.cpu_plan import CpuPlan
-
-        improve(self.program, kernels=native.library() is not None)
-        return CpuPlan(self.program)
+    @staticmethod
+    def _settings_now() -> tuple[Any, ...]:
+        """Returns the settings of the CPU's kernels that decide how a program is rewritten."""
+        return config.cpu_kernels, config.conv_sparsity, config.conv_workspace_mib
 
     def _capture(self) -> Any:
         run = capture(Replay(self.program))  # constants are no state: what kernels read for them is made once
@@ -163,9 +155,6 @@ class Runner:
 
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         device, values = self.specs[0][2], self.program.outputs
-        if self._plan is not None:
-            arrays = self._plan.run([x.array for x in inputs])
-            return [Tensor(a, v.shape, v.dtype, device) for a, v in zip(arrays, values)]
         arrays = self._captured.repeated([x.array for x in inputs])
         if arrays is not None:
             return [Tensor(a, v.shape, v.dtype, device) for a, v in zip(arrays, values)]
@@ -174,7 +163,7 @@ class Runner:
 
     def _is_stale(self) -> bool:
         """Tells whether the model, or a setting that the plan depends on, is not what it was."""
-        if not self._made or (self._plan is not None and self._plan.is_stale()):
+        if not self._made or self._settings != self._settings_now():
             return True
         if self._seen == versions.newest and self._contents == Module.contents_version:
             return False
@@ -193,16 +182,24 @@ class Runner:
         shapes = ", ".join(f"{'x'.join(map(str, shape))} {dtype}" for shape, dtype, _ in self.specs)
         title = f"{type(self.model).__name__} on {device}, {mode()}, input {shapes}"
         facts = [("error", f"{error:.1e} of the largest result, beside the model's own forward pass")]
-        if self._plan is None:
-            launches = [(layer(call), call.op.name + " + addition" * (call.residual is not None))
-                        for call in self.program.calls]
-            facts.append(("launch", "all in one recording" if self._captured.found else "op by op: capture is off"))
-        else:
-            launches, plan = self._plan.lines, self._plan
-            apart = f"{plan.unshared_nbytes / MIB:.2f} if none were shared"
-            facts.append(("buffers", f"{plan.nbytes / MIB:.2f} MiB, {apart}"))
-            facts.append(("prepared weights", f"{plan.packed_nbytes / MIB:.2f} MiB"))
+        found = self._captured.found
+        launches = [(layer(call), call.op.name + " + addition" * (call.residual is not None)
+                     + " + relu" * (call.attrs.get("activation") == "relu")) for call in self.program.calls]
+        facts.append(("launch", "all in one recording" if found else "op by op: capture is off"))
+        if found and device == "cpu":
+            recording, at = found.recording, iter(found.recording.lines)
+            launches = [(name, f"{what} ({next(at)[1]})") for (name, what), call in zip(launches, self.program.calls)
+                        if call.op.name not in VIEWS]
+            apart = f"{recording.unshared_nbytes / MIB:.2f} if none were shared"
+            facts += [("buffers", f"{recording.nbytes / MIB:.2f} MiB, {apart}"),
+                      ("prepared weights", f"{recording.prepared_nbytes / MIB:.2f} MiB")]
         return Report(title, self.program.notes, launches, facts)
+
+
+def _compiled() -> bool:
+    """Tells whether the CPU has compiled kernels."""
+    from alpha.cpu import native  # not before a tensor asks for the CPU's kernels
+    return native.library() is not None
 
 
 def _distance(results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:

@@ -76,7 +76,7 @@ class Replay:
         recorder = backend.recorder()
         with backend.inferring():
             for part in self.parts:
-                forked = _Forked(backend, recorder, arrays) if part.forked and recorder else None
+                forked = _Forked(backend, recorder, arrays) if part.forked and recorder and recorder.forks else None
                 for call in part.calls:
                     if forked:
                         forked.evaluate(call, program.device)

@@ -43,11 +43,12 @@ def improve(program: Program, kernels: bool) -> None:
         _fuse_additions(program, adding)
         _fuse_activations(program)
     _fuse_pools(program)
-    if not kernels or device_type(program.device) != "cpu":
-        _prepare_norms(program)
-        if config.conv_sparsity and device_type(program.device) != "cpu":
-            _skip_zeros(program)
+    _prepare_norms(program)
+    if config.conv_sparsity and kernels:
+        _skip_zeros(program)
     _drop_unread(program)
+    if device_type(program.device) == "cpu":
+        _reuse(program)
 
 
 def _compute_constants(program: Program) -> None:
@@ -237,6 +238,25 @@ def _fuse_pools(program: Program) -> None:
         _become(call, op_named("conv_relu_pool"), source.args, {**kept, **window})
         call.outs = call.outs[:1]
         program.notes.append((layer(source), "max pool fused"))
+
+
+def _reuse(program: Program) -> None:
+    """Lets results have the memory of what they add, where nobody reads it afterwards."""
+    last = {v: k for k, call in enumerate(program.calls) for v in call.reads()}
+    last |= dict.fromkeys(program.outputs, len(program.calls))
+    roots: dict[Value, Value] = {v: v for v in program.inputs}      # whose elements a value has
+    for k, call in enumerate(program.calls):
+        for value in call.outs:
+            viewed = call.args[0] if call.op.name in VIEWS else value
+            roots[value] = roots.get(viewed, viewed)
+        if call.residual is not None:
+            place = roots.get(call.residual, call.residual)
+            shared = [v for v, root in roots.items() if root is place and v not in call.outs]
+            call.in_place = (place not in program.inputs and place.constant is None
+                             and roots.get(call.args[0], call.args[0]) is not place
+                             and all(last.get(v, -1) <= k for v in shared))
+            if call.in_place:
+                roots[call.outs[0]] = place
 
 
 def _drop_unread(program: Program) -> None:

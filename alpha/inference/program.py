@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from alpha.core.call import recorders
 from alpha.core.device import device_type
 from alpha.core.op import Op, registry
 from alpha.core.tensor import Tensor
@@ -46,6 +47,7 @@ class Call:
         attrs: canonical attributes.
         outs: all outputs, those too that nobody reads.
         residual: a Value that is added before the activation; passes set it.
+        in_place: whether the result may have the memory of the residual; passes set it.
         piece: the function of several ops that the call stands for.
     """
 
@@ -54,6 +56,7 @@ class Call:
     attrs: dict[str, Any]
     outs: list[Value]
     residual: Value | None = None
+    in_place: bool = False
     piece: Piece | None = None
 
     def reads(self) -> Iterator[Value]:
@@ -120,7 +123,12 @@ def evaluate(call: Call, arrays: dict[Value, Any], device: str) -> None:
         return [of(v) for v in value] if isinstance(value, list) else value
 
     attrs = call.attrs if call.residual is None else {**call.attrs, "residual": of(call.residual)}
-    result = call.op.impls[device_type(device)](*[of(a) for a in call.args], **attrs)
+    if call.in_place:
+        attrs["in_place"] = True
+    run = call.op.impls.get(device_type(device)) or call.op._find(device)
+    if recorders:
+        run = recorders[-1](call.op, run, [(v.shape, v.dtype) for v in call.outs])
+    result = run(*[of(a) for a in call.args], **attrs)
     for value, array in zip(call.outs, (result,) if call.op.single else result):
         arrays[value] = array
 

@@ -294,11 +294,11 @@ class Optimizer:
                 if slot not in kept:        # at the first step, or where a setting that needs it was switched on later
                     kept[slot] = self._new_state(group, slot, p)
         states = {slot: [self._states[name][slot] for name, _ in members] for slot in slots}
-        grads = [p.grad for _, p in members if p.grad is not None]
+        params, grads = [p for _, p in members], [p.grad for _, p in members if p.grad is not None]
         place: AbstractContextManager[None] = nullcontext() if self._recorded is None else self._recorded.part(
-            group, [name for name, _ in members], step, members[0][1].device)
+            group, [name for name, _ in members], step, members[0][1].device, params, grads, states, factor)
         with place:
-            self.update(group, [p for _, p in members], grads, states, lr, step, factor)
+            self.update(group, params, grads, states, lr, step, factor)
 
     def _new_state(self, group: Mapping[str, Any], slot: str, p: Tensor) -> Tensor:
         wide = self.wide_states if self.rule is None else self.rule.wide

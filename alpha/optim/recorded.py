@@ -1,12 +1,13 @@
 """Steps of an optimizer within a function that is recorded: what the host computes anew each time they are repeated.
 
 A step launches the same kernels each time; what differs, the learning rate and what follows from the number of the
-step, are a few numbers. `Optimizer.numbers` makes them, and a recorded step reads them in device memory.
+step, are a few numbers. `Optimizer.numbers` makes them, and a recorded step reads them in device memory. On the CPU an
+update that is one op is called again as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from alpha.core.device import get_backend
 from alpha.core.errors import GraphError, message
+from alpha.core.graph import no_grad
 from alpha.core.inputs.kinds import Real
 from alpha.core.tensor import Tensor
 
@@ -59,15 +61,40 @@ class _Part:
     """What one update changes: parameters of a group that have had as many steps.
 
     Attributes:
-        place: where the update reads its numbers.
+        place: where the update reads its numbers; again: the update itself.
         settings: of the group, when they were last looked at; ready: the same, as numbers are made of them.
     """
 
     def __init__(self, group: Mapping[str, Any], names: list[str]) -> None:
         self.group, self.names = group, names
         self.place: Any = None
+        self.again: Any = None
         self.settings: list[Any] = []
         self.ready: Mapping[str, Any] = group
+
+
+class Again:
+    """An update, to be called again with the settings, the rate and the step of the time, where the host computes it.
+
+    Attributes:
+        args: parameters, gradients, states and factor, as Optimizer.update takes them.
+        now: settings, lr and step of the next call.
+    """
+
+    def __init__(self, optimizer: Optimizer, *args: Any) -> None:
+        self.optimizer, self.args = optimizer, args
+        self.now: tuple[Any, ...] = ()
+
+    def on(self, alias: Callable[[Tensor], Tensor]) -> Again:
+        """Has it hold other tensors over the same elements, made by `alias`, of the gradients and the factor."""
+        params, grads, states, factor = self.args
+        self.args = params, [alias(g) for g in grads], states, factor if factor is None else alias(factor)
+        return self
+
+    def __call__(self) -> None:
+        (settings, lr, step), (params, grads, states, factor) = self.now, self.args
+        with no_grad():
+            self.optimizer.update(settings, params, grads, states, lr, step, factor)
 
 
 class RecordedSteps:
@@ -98,10 +125,11 @@ class RecordedSteps:
             o.step_count, o._counts = had
 
     @contextmanager
-    def part(self, group: Mapping[str, Any], names: list[str], step: int, device: str) -> Iterator[None]:
-        """For a block: the update of these parameters is recorded."""
+    def part(self, group: Mapping[str, Any], names: list[str], step: int, device: str, *args: Any) -> Iterator[None]:
+        """For a block: the update of these parameters is recorded; args: see Again."""
         part = _Part(group, names)
-        with get_backend(device).recorder().step_numbers(self._numbers(part, step)) as part.place:
+        part.again = Again(self.optimizer, *args)
+        with get_backend(device).recorder().step_numbers(self._numbers(part, step), part.again) as part.place:
             self.now, self._unpacked = Tensor(part.place, part.place.shape, "float32", device), None
             yield
         self.steps[-1].append(part)
@@ -119,7 +147,9 @@ class RecordedSteps:
             part.ready = {**part.group, **{name: o._kinds[name].take(o._name, name, part.group[name])
                                            for name in o._defaults if name != "lr" and name in o._kinds}}
             part.settings = settings
-        return o.numbers(part.ready, RATE.take(o._name, "lr", o._lr(part.group)), step)
+        rate = RATE.take(o._name, "lr", o._lr(part.group))
+        part.again.now = part.ready, rate, step
+        return o.numbers(part.ready, rate, step)
 
     def next(self) -> list[tuple[Any, Numbers]]:
         """Counts the steps, and returns the numbers of each of their parts, with its place."""

@@ -15,6 +15,7 @@ from typing import Any
 from weakref import ref
 
 from alpha.core import versions
+from alpha.core.call import Settled, recorders
 from alpha.core.config import config
 from alpha.core.device import Array, get_backend
 from alpha.core.errors import GraphError, message
@@ -213,7 +214,12 @@ class Recipe:
     def _called(self, arrays: list[Any]) -> Sequence[Array]:
         """Returns the results of the op's implementation on the same arrays."""
         op = self.op
-        made = (op.impls.get(self.device) or op._find(self.device))(*arrays, **self.attrs)
+        implementation = op.impls.get(self.device) or op._find(self.device)
+        if recorders:
+            args = [self._tensor(x) for x in arrays]
+            outs = Settled(op, args, self.attrs, self.device, op.check(args)[2]).outs
+            implementation = recorders[-1](op, implementation, outs)
+        made = implementation(*arrays, **self.attrs)
         results = [made] if op.single else list(made)
         return [get_backend(self.device).accept(a) for a in results] if op.checked else results
 

@@ -228,7 +228,7 @@ def prepare(where: str, t: Tensor) -> list[tuple[Tensor, Place]]:
     key = backend.memory_key(t.array)
     kin = [(v, p) for v, p in family.living() if v is not t and (backend.memory_key(v.array) != key or p.repeats())]
     if kin:
-        if backend.can_record and backend.recorder():
+        if backend.recorder() is not None:
             raise AlphaError(message("capture", f"a tensor of shape {t.shape} is changed in place, of which there is a "
                                      f"view of shape {kin[0][0].shape}, in the function that is recorded",
                                      "change the whole: x.copy_(...), and make views afterwards"))

@@ -23,7 +23,7 @@ def watched(op: Any, implementation: Callable[..., Any], args: Sequence[Any], de
     The arg gets its elements back then.
     """
     backend = get_backend(device)
-    if backend.can_record and backend.recorder():
+    if backend.recorder() is not None:
         return implementation   # elements cannot be read now
     held = [(arg.name, t.array) for arg, value in zip(op.args, args) if arg.name not in op.mutates
             for t in (value if arg.many else (value,)) if isinstance(t, Tensor)]

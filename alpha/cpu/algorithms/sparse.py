@@ -27,7 +27,7 @@ def dgrad(desc: ConvDesc, g: Array, w: Array, dx: Array) -> None:
 
 def wgrad(desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
     """dw = the gradient with respect to w; no product with a zero of x is made."""
-    library, ptr, shape = native.loaded(), native.ptr, native.ptr(forward_table(desc))
+    library, ptr, shape = native.loaded(), native.ptr, native.table_ptr(forward_table(desc))
     work = empty((library.sparse_wgrad_floats(shape),))
     library.sparse_wgrad(shape, ptr(x), ptr(g), ptr(dw), ptr(work))
 
@@ -39,7 +39,7 @@ def linear(x: Array, turned: Array, bias: Array | None, y: Array, relu: bool) ->
 
 
 def _forward(table: Array, x: Array, w: Array, y: Array, bias: Array | None, relu: bool, turned: bool) -> None:
-    library, ptr, shape = native.loaded(), native.ptr, native.ptr(table)
+    library, ptr, shape = native.loaded(), native.ptr, native.table_ptr(table)
     filters = empty((library.sparse_filter_floats(shape),))
     library.sparse_filters(shape, ptr(w), ptr(filters), turned)
     work = empty((library.sparse_floats(shape),))

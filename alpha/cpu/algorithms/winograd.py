@@ -26,11 +26,35 @@ _FIRST = np.zeros(1, np.int64)   # of the only level
 
 
 def fprop(way: Way, desc: ConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None,
-          relu: bool = False, first: int = 0) -> None:
-    """y = x * w (+ bias), then max(y, 0) if relu."""
+          relu: bool = False, first: int = 0, add: bool = False) -> None:
+    """y = x * w (+ bias), then max(y, 0) if relu.  add: y is a summand of its own, before relu."""
     for one, i, o in groups(desc):
-        _forward(_map("fprop", way, one, x.shape[3], y.shape[3]), way, one, _ptr(x, i), _filters(w, o),
-                 _ptr(y, first + o), _ptr(bias, o), relu, False, False)
+        base, places = _map("fprop", way, one, x.shape[3], y.shape[3]), (_ptr(bias, o), _ptr(y, first + o))
+        filters = _prepared(base, way, one, w, o)
+        if filters is None:
+            _forward(base, way, one, _ptr(x, i), _filters(w, o), places[1], places[0], relu, False, add)
+        else:
+            shape, work = _workspace(base)
+            native.loaded().winograd_run(native.table_ptr(shape), native.table_ptr(_table(way, one)), _ptr(x, i),
+                                         _ptr(filters), *places, _ptr(work), relu, add)
+
+
+def _prepared(base: Array, way: Way, one: ConvDesc, w: Array, first: int) -> Array | None:
+    """Returns the transformed filters of channels out from `first` on, where a recording has them made once."""
+    def make(w: Array) -> Array:
+        library, shape = native.loaded(), base.copy()
+        filters = empty((library.winograd_filter_floats(_ptr(shape)),))
+        library.winograd_filters(_ptr(shape), _ptr(_table(way, one)), _filters(w, first), _ptr(filters))
+        return filters
+    return native.prepared(w, (way, one, first), make)
+
+
+def _workspace(base: Array) -> tuple[Array, Array]:
+    """Returns the map with the number of threads, and memory for a call that has its filters."""
+    library, shape = native.loaded(), base.copy()
+    at = native.table_ptr(shape)
+    total = library.winograd_floats(at)     # which writes the number of threads
+    return shape, empty((total - library.winograd_filter_floats(at),))
 
 
 def dgrad(way: Way, desc: ConvDesc, g: Array, w: Array, dx: Array, first: int = 0, add: bool = False) -> None:
@@ -60,8 +84,9 @@ def levels_wgrad(way: Way, desc: CoConvDesc, x: Array, g: Array, dw: Array) -> N
 
 def _wgrad(base: Array, firsts: Array, table: Array, x: Any, g: Any, dw: Any) -> None:
     library, shapes = native.loaded(), base.copy()
-    work = empty((library.winograd_wgrad_floats(_ptr(shapes), len(firsts)),))
-    library.winograd_wgrad(_ptr(shapes), len(firsts), _ptr(firsts), _ptr(table), x, g, dw, _ptr(work))
+    work = empty((library.winograd_wgrad_floats(native.table_ptr(shapes), len(firsts)),))
+    library.winograd_wgrad(native.table_ptr(shapes), len(firsts), native.table_ptr(firsts), native.table_ptr(table), x,
+                           g, dw, _ptr(work))
 
 
 def levels(pass_name: str, way: Way, desc: CoConvDesc, source: Array, w: Array, out: Array, bias: Array | None = None,
@@ -69,26 +94,30 @@ def levels(pass_name: str, way: Way, desc: CoConvDesc, source: Array, w: Array, 
     """All levels of a contextual convolution, of one way: y of x, or with pass_name "dgrad" dx of g."""
     library, (base, firsts) = native.loaded(), _levels(pass_name, way, desc)
     shapes, turned = base.copy(), pass_name == "dgrad"
-    work = empty((library.winograd_levels_floats(_ptr(shapes), len(firsts)),))
-    library.winograd_levels(_ptr(shapes), len(firsts), _ptr(firsts), _ptr(_table(way, desc.levels[0][1])),
-                            _ptr(source), _ptr(w), _ptr(bias), _ptr(out), _ptr(work), relu, turned)
+    work = empty((library.winograd_levels_floats(native.table_ptr(shapes), len(firsts)),))
+    library.winograd_levels(native.table_ptr(shapes), len(firsts), native.table_ptr(firsts),
+                            native.table_ptr(_table(way, desc.levels[0][1])), _ptr(source), _ptr(w), _ptr(bias),
+                            _ptr(out), _ptr(work), relu, turned)
 
 
 def pool(way: Way, desc: ConvDesc, x: Array, w: Array, bias: Array | None, y: Array) -> None:
     """y = the largest of each 2 x 2 of relu(x * w + bias), which is not kept."""
     library, (base, points) = native.loaded(), tables("fprop", way, desc)
-    shape = base.copy()
-    total, count = library.winograd_floats(_ptr(shape)), library.winograd_filter_floats(_ptr(shape))
-    filters, work = empty((count,)), empty((total - count,))
-    library.winograd_filters(_ptr(shape), _ptr(points), _ptr(w), _ptr(filters))
-    library.winograd_pool(_ptr(shape), _ptr(points), _ptr(x), _ptr(filters), _ptr(bias), _ptr(y), _ptr(work))
+    shape, work = _workspace(base)
+    filters = _prepared(base, way, desc, w, 0)
+    if filters is None:
+        filters = empty((library.winograd_filter_floats(native.table_ptr(shape)),))
+        library.winograd_filters(native.table_ptr(shape), native.table_ptr(points), _ptr(w), _ptr(filters))
+    library.winograd_pool(native.table_ptr(shape), native.table_ptr(points), _ptr(x), _ptr(filters), _ptr(bias),
+                          _ptr(y), _ptr(work))
 
 
 def _forward(base: Array, way: Way, desc: ConvDesc, x: Any, w: Any, y: Any, bias: Any, relu: bool, turned: bool,
              add: bool) -> None:
     library, shape = native.loaded(), base.copy()
-    work = empty((library.winograd_floats(_ptr(shape)),))
-    library.winograd_forward(_ptr(shape), _ptr(_table(way, desc)), x, w, bias, y, _ptr(work), relu, turned, add)
+    work = empty((library.winograd_floats(native.table_ptr(shape)),))
+    library.winograd_forward(native.table_ptr(shape), native.table_ptr(_table(way, desc)), x, w, bias, y, _ptr(work),
+                             relu, turned, add)
 
 
 @lru_cache(maxsize=1024)
@@ -136,4 +165,4 @@ def _filters(w: Array, first: int) -> Any:
 
 def _ptr(a: Array | None, first: int = 0) -> Any:
     """Returns the address of an array's elements, from number `first` on."""
-    return None if a is None else ctypes.c_void_p(a.__array_interface__["data"][0] + 4 * first)
+    return None if a is None else ctypes.c_void_p((native.ptr(a).value or 0) + 4 * first)

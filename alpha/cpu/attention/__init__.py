@@ -81,7 +81,7 @@ def of_attention(desc: AttentionDesc, q: Array, k: Array | None, v: Array | None
     """Returns y and lse by the compiled kernel; operands are contiguous float32, but for a mask of bools."""
     y, lse = empty(desc.y_shape, q.dtype), empty(desc.scores[:3], q.dtype)
     strides, *masks = _mask(desc, mask)
-    native.loaded().attention_fwd(native.ptr(_shape(desc, causal, strides)), *_parts(desc, q, k, v), *masks,
+    native.loaded().attention_fwd(native.table_ptr(_shape(desc, causal, strides)), *_parts(desc, q, k, v), *masks,
                                   native.ptr(y), native.ptr(lse), *_numbers(**numbers))
     return y, lse
 
@@ -92,7 +92,7 @@ def of_gradients(desc: AttentionDesc, g: Array, q: Array, k: Array | None, v: Ar
     dq, *others = (empty((0,) if a is None else a.shape, g.dtype) for a in (q, k, v))
     given = [None if a is None else d for a, d in zip((k, v), others)]
     strides, *masks = _mask(desc, mask)
-    native.loaded().attention_bwd(native.ptr(_shape(desc, causal, strides)), native.ptr(g), *_parts(desc, q, k, v),
-                                  *masks, native.ptr(y), native.ptr(lse), *_parts(desc, dq, *given),
-                                  *_numbers(**numbers))
+    native.loaded().attention_bwd(native.table_ptr(_shape(desc, causal, strides)), native.ptr(g),
+                                  *_parts(desc, q, k, v), *masks, native.ptr(y), native.ptr(lse),
+                                  *_parts(desc, dq, *given), *_numbers(**numbers))
     return dq, *others

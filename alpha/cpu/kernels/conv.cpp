@@ -339,14 +339,16 @@ EXPORT void conv_dgrad(const int64_t* table, const float* dy, const float* w, fl
   });
 }
 
-// dx += what conv_dgrad makes, with the bits of an addition behind it, and returns 1; 0 where nothing is done, as sums
-// of an element are several chains, between which dx would come.
-EXPORT int conv_dgrad_add(const int64_t* table, const float* dy, const float* w, float* dx) {
+// Whether conv_dgrad_add does its work: not where sums of an element are several chains, between which dx would come.
+EXPORT int conv_dgrad_adds(const int64_t* table) {
   const Geometry g(table + table[1]);
   const bool one_chain = Plan(g, 1).chunks == 1 && g.taps() * (g.in_c / g.groups) <= MOST_TERMS;
-  if (g.depthwise() || !one_chain) return 0;
-  convolve(g, {dy, w, nullptr, dx, false, true, nullptr}, Pass::dgrad);
-  return 1;
+  return !g.depthwise() && one_chain;
+}
+
+// dx += what conv_dgrad makes, with the bits of an addition behind it, where conv_dgrad_adds.
+EXPORT void conv_dgrad_add(const int64_t* table, const float* dy, const float* w, float* dx) {
+  convolve(Geometry(table + table[1]), {dy, w, nullptr, dx, false, true, nullptr}, Pass::dgrad);
 }
 
 EXPORT void conv_wgrad(const int64_t* table, const float* x, const float* dy, float* dw) {

@@ -49,6 +49,8 @@ _COPIES = Kernel("begin.cu", "copies", _PAIRS, threads=ROOM // 8)
 class Recorder:
     """What the backend asks and tells while the stream is recorded: alpha.cuda.runtime.memory.recorder."""
 
+    forks = True    # whether branches run side by side
+
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
         self.own: set[int] = set()        # addresses of the blocks that come from the arena
@@ -128,8 +130,11 @@ class Recorder:
         return self.begin
 
     @contextmanager
-    def step_numbers(self, numbers: tuple[float, ...]) -> Iterator[Array]:
-        """For a block: updates (ops/update) read what they compute with in the array, which each replay gets anew."""
+    def step_numbers(self, numbers: tuple[float, ...], again: Any) -> Iterator[Array]:
+        """For a block: updates (ops/update) read what they compute with in the array, which each replay gets anew.
+
+        again: the update as a call of the host, which a GPU has no use for.
+        """
         begin, place = self._begun(), self._used
         self._used += -(-4 * len(numbers) // 16) * 16
         if self._used > ROOM:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alpha.core.device import FLOAT_DTYPES
+from alpha.core.device import FLOAT_DTYPES, get_backend
 from alpha.core.errors import DTypeError, ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Axis, Number, Size
@@ -50,7 +50,7 @@ def moveaxis(x: Tensor, source: Axis, destination: Axis) -> Tensor:
 
 def _integers(where: str, index: Any, like: Tensor, n: int) -> Tensor:
     """Returns indices as int64 on the device of a tensor, those of lists and arrays checked and counted from 0."""
-    if isinstance(index, Tensor) and index.dtype in ("int32", "int64") and index.device == like.device != "cpu":
+    if isinstance(index, Tensor) and index.dtype in ("int32", "int64") and index.device == like.device and _waits(like):
         return where_negative(index.astype("int64"), n)  # looked at on the device
     try:
         host = on_host(index)
@@ -65,6 +65,11 @@ def _integers(where: str, index: Any, like: Tensor, n: int) -> Tensor:
                                  f"use indices from {-n} to {n - 1}" if n else "pass a tensor with elements",
                                  x=like.shape))
     return tensor(np.where(host < 0, host + n, host), "int64", like.device)
+
+
+def _waits(t: Tensor) -> bool:
+    """Tells whether elements cannot be looked at now: on a GPU, and in a function that is recorded."""
+    return t.device != "cpu" or get_backend(t.device).recorder() is not None
 
 
 def where_negative(index: Tensor, n: int) -> Tensor:
@@ -102,7 +107,7 @@ def _aligned(where: str, x: Tensor, axis: int, index: Tensor) -> tuple[Tensor, t
 
 
 def _picked(x: Tensor, index: Tensor, outer: int, rows: int, count: int, inner: int) -> Tensor:
-    if index.device == "cpu":  # before the lines of x are one, where each number would mean an element of some line
+    if not _waits(index):  # before the lines of x are one, where each number would mean an element of some line
         host = index.numpy()
         if host.size and (host.min() < 0 or host.max() >= rows):
             bad = host[(host < 0) | (host >= rows)][0]
@@ -110,7 +115,7 @@ def _picked(x: Tensor, index: Tensor, outer: int, rows: int, count: int, inner: 
                                      f"use indices from 0 to {rows - 1}" if rows else "pass a tensor with elements"))
     if x.dtype in FLOAT_DTYPES:
         return pool_gather(reshape(x, (outer, rows, 1, inner)), reshape(index, (outer, count, 1, inner)))
-    if index.device != "cpu":
+    if _waits(index):
         index = where(lt(index, 0), 0, where(lt(index, rows), index, rows - 1))
     places = tensor(np.arange(outer).reshape(-1, 1, 1) * (rows * inner) + np.arange(inner), "int64", x.device)
     return take(reshape(x, (-1,)), reshape(index, (outer, count, inner)) * inner + places)
