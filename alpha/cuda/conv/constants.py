@@ -30,7 +30,7 @@ def check_all() -> None:
         check(place, (((kind, mode), f"{kind} in {mode}") for kind in kinds for mode in modes))
     keyed = {"depthwise.multiplied": PASSES, "depthwise.strips": ("fma", *PASSES), "coconv.busy": PLANES,
              "wgmma_wgrad.flops_per_us": PLANES, "wgmma_wgrad.streamed": PLANES,
-             "wgmma_wgrad.strip": {tile.rows for tiles in wgrad.TILES.values() for tile in tiles if tile.strip > 1},
+             "wgmma_wgrad.strip": {tile.rows for tiles in wgrad.TILES.values() for tile in tiles if tile.taps > 1},
              **{f"{room}.{name}": ("fprop", "wgrad") for room in ("stem_mma",) for name in ("launches", "depth")},
              **{f"grouped.{name}": ("maps", "wgrad") for name in ("launches", "depth", "dram")}}
     for place, keys in keyed.items():
