@@ -1,8 +1,9 @@
 """Pickles of arrays, numbers and texts, such as CIFAR's python batches: checked first, and nothing of them is run.
 
-`check` reads the opcodes first. It refuses those that such data do not need, and bounds how many there are, how many
-containers, and what a value may be used for twice: a tuple that holds itself twice, fifty times over, has 2^50 ends.
-The names that a stored array calls then stand for the records of this file, so NumPy sees no state of a pickle.
+`check` reads the opcodes first. It refuses opcodes that such data do not need, and bounds the number of opcodes and of
+containers. Only texts and arrays may be used twice: a tuple that holds itself twice, fifty times over, has 2^50 ends.
+Then Python's unpickler reads the values. The names that a stored array calls stand for the records of this file, so
+NumPy sees no state of a pickle.
 """
 
 from __future__ import annotations
