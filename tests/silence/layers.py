@@ -252,6 +252,20 @@ def plain(params: list[Any]) -> Any:
     return optim.SGD(params, lr=0.1)
 
 
+def ruled(f: Callable[..., Any], **given: Any) -> Any:
+    """A step of an optimizer with a rule, of 16 bits: the parameter and its state."""
+    class Own(optim.Optimizer):
+        rule = f("own", "v = 0.5 * v + g; w = w - lr * v", **given)
+
+        def __init__(self, params: list[Any]) -> None:
+            super().__init__(params, lr=0.1)
+    p = nn.Parameter(real(A).half())
+    p.grad = real(B).half()
+    optimizer = Own([p])
+    optimizer.step()
+    return p.detach(), optimizer.state_dict()["tensors"]["0/v"]
+
+
 FLAT = [1.0, 0.5, 0.48, 0.48, 0.48, 0.48, 0.475, 0.47]
 OPTIMIZERS: dict[str, list[Call]] = {
     **{name: [stepped()] for name in ("LARS", "Adan", "ScheduleFreeSGD", "ScheduleFreeAdamW")},
@@ -263,7 +277,7 @@ OPTIMIZERS: dict[str, list[Call]] = {
     "Adafactor": [stepped(matrices=True), stepped(matrices=True, first=1e-12)],
     "MuonAdamW": [stepped(matrices=True, hidden_too=True), stepped(matrices=True)], "SAM": [nearby],
     "SAM.zero_grad": [driven(lambda ps: optim.SAM(plain(ps)))],
-    "Lookahead": [inside], "ExponentialMovingAverage": [averaged], "LossScaler": [scaled],
+    "Rule": [ruled], "Lookahead": [inside], "ExponentialMovingAverage": [averaged], "LossScaler": [scaled],
     "ReduceLROnPlateau": [plateau(*FLAT, patience=1), plateau(*FLAT, patience=0, factor=0.5, threshold=0.03)],
     "LossScaler.step": [bounded], "Optimizer.step": [driven(plain)], "Optimizer.zero_grad": [driven(plain)],
     "Lookahead.step": [driven(lambda ps: optim.Lookahead(plain(ps)))],
@@ -286,6 +300,7 @@ SCHEDULES: dict[str, list[Call]] = {
 }
 
 VALUES: dict[str, list[Any]] = {
+    "Rule.over": ["g w"], "Rule.optional": [{"v": "momentum"}],
     "ScheduleFreeSGD.warmup_steps": [3], "ScheduleFreeAdamW.warmup_steps": [3],
     "BCELoss.weight": [SPREAD], "BCEWithLogitsLoss.weight": [SPREAD],
     "weight_norm.name": ["bias"], "weight_norm.dim": [3, None], "spectral_norm.name": ["bias"],

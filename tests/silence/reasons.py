@@ -29,6 +29,7 @@ REASONS: dict[str, str] = {
        for name in ("epoch", "step", "loss_sum", "sums", "images", "seconds", "history")},
     **{f"Tensor.{name}.device": "the emulated or a real GPU is needed; tests/cuda has them" for name in ("cuda",)},
     "Trainer.diverged.weights_of": "read by the training program, whose message names the step",
+    "optim.Rule.contracted": "of compiled kernels, where the processor can; test_rules.py has bits of both",
     "optim.Muon.adjust_lr_fn": "None and \"original\" are the same, as in PyTorch; test_muon.py has the other one",
     "alpha.gradcheck.second_order": "finds gradients of gradients that are wrong: test_gradcheck.py",
     "training.Profile.steps": "how many steps the tables are of: test_profiler.py",
