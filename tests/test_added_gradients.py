@@ -124,8 +124,5 @@ def test_the_kernel_adds_behind_the_sum(case: Case, threads: int) -> None:
 @compiled
 def test_sums_of_several_chains_and_depthwise_ones_are_left_to_two_passes() -> None:
     for case in (square("long", 1, 3, 8, 2100, 1), square("depthwise", 2, 5, 16, 16, 3, 1, 1, groups=16)):
-        rng = np.random.default_rng(0)
-        g, w, onto = (rng.standard_normal(s, np.float32) for s in (case.desc.y_shape, case.w_shape, case.x_shape))
-        before = onto.copy()
+        native.library()
         assert not native.conv_dgrad_adds(case.desc)
-        np.testing.assert_array_equal(onto, before)

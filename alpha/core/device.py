@@ -148,8 +148,8 @@ class Recording(Protocol):
 
     def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array],
                forget: Callable[[], None]) -> Any:
-        """Returns the recording of `function` on arrays like `inputs`: a Recording of alpha.cuda.runtime.recording or of
-        alpha.cpu.recording. Nothing is computed yet."""
+        """Returns the recording of `function` on arrays like `inputs`: a Recording of alpha.cuda.runtime.recording, or
+        of alpha.cpu.recording. Nothing is computed yet."""
 
     def recorder(self) -> Any:
         """Returns the object that orders the calls of a recorded function, and has numbers for steps of optimizers: a

@@ -55,11 +55,16 @@ class Range:
         pages = -(-(nbytes + LINE) // mmap.PAGESIZE)  # a line more, else a run could go on in the next range
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (0 if promised else NO_RESERVE)
         self._map = mmap.mmap(-1, pages * mmap.PAGESIZE, flags)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)  # 2 MiB a fault; NumPy asks for the same
+        if promised:
+            self.in_large_pages()
         self._bytes = np.frombuffer(self._map, np.uint8)
         self.start = ptr(self._bytes).value or 0
         self.end = self.start + self._bytes.nbytes - LINE
+
+    def in_large_pages(self) -> None:
+        """Asks for 2 MiB a fault, as NumPy does."""
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
 
     def drop(self, start: int, end: int) -> None:
         """Gives the memory of whole pages back to the system, not the addresses."""

@@ -12,6 +12,7 @@ from alpha.core.errors import OutOfMemoryError, message
 from alpha.cpu import memory
 
 Array = np.ndarray
+LARGE = 8 * memory.MIB  # bytes in use from which the system is asked for large pages
 WORTH = 1   # bytes that a plan must spare: to call a function once more costs little, as nothing is computed
 
 
@@ -42,9 +43,6 @@ class Arena(lifetimes.Arena):
                                                    "recording", "use a smaller batch or a smaller model")) from error
         self._begin = self._end = -(-self._within.start // memory.LINE) * memory.LINE
 
-    def holds(self, address: int) -> bool:
-        return self._within.start <= address < self._within.end
-
     def _grow(self, size: int) -> int:
         tail = self._runs.starts.get(self._end, self._end)
         start, missing = self._end, size - (self._end - tail)
@@ -52,6 +50,8 @@ class Arena(lifetimes.Arena):
             raise OutOfMemoryError(message(
                 "capture", f"a recording needs more than the {self.managed_bytes / memory.MIB:,.1f} MiB that it has",
                 "use a smaller batch or a smaller model"))
+        if self.managed_bytes < LARGE <= start + missing - self._begin:
+            self._within.in_large_pages()
         self._end = start + missing
         self._runs.add(start, missing)
         return tail
