@@ -1,13 +1,13 @@
 """Where pieces of memory lie in one range: as they come and go, and when it is known how long each is there.
 
-Of a recording both are wanted (Arena). It cannot give pieces back to a pool, as its addresses stay what they are. In
-its arena a freed piece serves whatever fits, and neighbouring pieces join: over a training step on a GPU it takes 1 to
+Of a recording both are wanted (Arena). It cannot give pieces back to a pool, as its addresses stay. In
+its arena a freed piece serves any request that fits, and neighbouring pieces join: over a training step on a GPU it takes 1 to
 30 % more than the tensors that are there at the peak, where a pool takes 1.6 to 2 times as much. Where that is much,
 the work is recorded once more, with each piece at the place that `pack` gives it.
 
 In `pack` the largest come first, those of one size in the order of time; each takes the lowest place where nothing lies
 that is there at the same time. Over training steps of ResNet-18, VGG-16 and GoogLeNet in bf16 and fp32, everything kept
-or made again, that takes 0 to 3 % more than what is live at the worst moment, in one of 18 cases 6 %.
+or made again, that takes 0 to 3 % more than the bytes live at the worst moment, in one of 18 cases 6 %.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Arena:
     Args:
         alignment: bytes, of a piece.
         worth: bytes that a plan must spare.
-        plan: sizes of the pieces to come, and where they are to lie; what comes otherwise lies where it fits best.
+        plan: sizes of the pieces to come, and where they are to lie; other pieces lie where they fit best.
     """
 
     _begin = _end = 0   # of the addresses in use
@@ -141,7 +141,7 @@ class Arena:
         raise NotImplementedError
 
     def allocate(self, nbytes: int) -> Piece:
-        """Returns a piece.  Raises what `_grow` does."""
+        """Returns a piece.  Raises as `_grow`."""
         size = -(-nbytes // self._alignment) * self._alignment
         with self._lock:
             self._join_freed()
@@ -161,19 +161,19 @@ class Arena:
         return [(life.size, place) for life, place in zip(self._lives, places)] if worth else []
 
     def keep(self, keeps: bool) -> None:
-        """Has pieces that are freed serve nobody as long as it keeps them."""
+        """Keeps pieces that are freed from new requests, as long as it is kept."""
         with self._lock:
             self._keeps = keeps
             self._join_freed()
 
     def give_back(self, piece: Piece) -> None:
-        """Takes a piece back, from whatever thread, in the middle of whatever it does."""
+        """Takes a piece back, from any thread, at any moment."""
         self._freed.append((piece.start, piece.size, piece.number))
         if self._closed:
             self._unmap()
 
     def close(self) -> None:
-        """Gives back what no piece is in, and the rest when its pieces go.  Nothing is allocated any more."""
+        """Gives back the memory that no piece is in, and the rest when its pieces go.  Nothing is allocated any more."""
         self._closed = True
         self._unmap()
 
@@ -184,7 +184,7 @@ class Arena:
             self._lives[number] = self._lives[number]._replace(end=len(self._lives))
 
     def _planned(self, size: int) -> int | None:
-        """Returns the start of the next piece, if the plan knows it and nobody is there."""
+        """Returns the start of the next piece, if the plan knows it and its place is free."""
         known, place = self._plan[len(self._lives)] if len(self._lives) < len(self._plan) else (0, 0)
         if known != size:
             return None

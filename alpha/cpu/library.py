@@ -1,4 +1,4 @@
-"""The library of compiled kernels: how it is built, and what each takes, of ctypes and in a run of recorded calls.
+"""The library of compiled kernels: how it is built, and each kernel's arguments, of ctypes and in a run of recorded calls.
 
 A recorded call, a step, is WIDTH words of 8 bytes: the address of the kernel's entry in the source that `steps_source`
 writes, then the arguments. The bits of a float are the lower ones of a word.
@@ -24,7 +24,7 @@ FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fvisibility=hidden", "
 # threads, would change sums.
 X86_FLAGS = ("-mprefer-vector-width=512", "--param=avoid-fma-max-bits=0")
 
-# What each kernel takes: p pointer, l int64, q uint64, i int, u uint32, f float, d double; after "->" what it returns.
+# Arguments of each kernel: p pointer, l int64, q uint64, i int, u uint32, f float, d double; after "->" its result.
 SIGNATURES = {
     "set_threads": "i", "vector_lanes": "-> i", "made_by_intel": "-> i",
     "conv_fprop": "p pppp i",

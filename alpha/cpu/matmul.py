@@ -103,7 +103,8 @@ def _skips_rows(rows: Array, strict: bool) -> bool:
 def _linear_sparse(rows: Array, w: Array, b: Array | None, activation: str | None) -> Array:
     y, relu = empty((len(rows), len(w)), rows.dtype), activation == "relu"
     if native.usable(rows, w):
-        sparse.linear(rows, np.ascontiguousarray(w.T), b, y, relu)
+        turned = native.prepared(w, ("turned",), lambda w: np.ascontiguousarray(w.T))
+        sparse.linear(rows, np.ascontiguousarray(w.T) if turned is None else turned, b, y, relu)
     else:
         sparse_numpy.linear(rows, w.T, b, y, relu)
     return y

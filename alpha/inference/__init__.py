@@ -1,8 +1,8 @@
-"""inference: a trained model as a callable that computes what it computes in inference mode, folded and fast.
+"""inference: a trained model as a callable that gives the model's results in inference mode, folded and fast.
 
     run = alpha.inference(model, x)     # x: an example of the input: shape, dtype and device count
     y = run(x)
-    print(run)                          # what was folded and fused, what is left, memory
+    print(run)                          # folds and fusions, launches, memory
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ ARRAY = operator.attrgetter("array")
 
 @bound
 def inference(model: Module, example: Tensor | Sequence[Tensor]) -> Runner:
-    """Returns a function that computes what a model computes in inference mode, for inputs like the example.
+    """Returns a function that gives a model's results in inference mode, for inputs like the example.
 
     Three calls of the model are traced, on the example and on other data. Batch norms are folded into the convolution
-    or the linear layer in front of them where nobody else reads its result, relu and additions are made by
+    or the linear layer in front of them where nothing else reads its result, relu and additions are made by
     the convolution before them, weights are prepared once. What is left is recorded and repeated (alpha.capture): as
     one launch on a GPU, by kernels one after the other on the CPU, between buffers that are planned once.
     Args:
         model: a module, on its device; its mode (training or not) does not matter and is left as it is.
-        example: a tensor, or a tuple of what the model takes; its shape, dtype and device are those of all calls.
+        example: a tensor, or a tuple of the model's inputs; its shape, dtype and device are those of all calls.
     Returns:
         a Runner: `run(x)` returns new tensors, without a graph. It keeps the precision in which it was made. If weights
         or running statistics are changed, the next call folds them again.
@@ -52,7 +52,7 @@ def inference(model: Module, example: Tensor | Sequence[Tensor]) -> Runner:
         ConfigError: the model has hooks, changes or draws something in its forward pass, or returns no tensors.
         ShapeError: the example has no elements.
         DeviceError: model and example are on two devices, or the model moves tensors.
-        GraphError: what the model does depends on the elements of its input.
+        GraphError: the model's calls depend on the elements of its input.
     """
     examples = examples_of(WHERE, model, example)
     if not all(t.size for t in examples):
@@ -78,7 +78,7 @@ class Runner:
         self._build()
 
     def __call__(self, *inputs: Tensor, **named: Any) -> Any:
-        """Returns what the model returns for inputs of the shapes, dtypes and device of the example, without names.
+        """Returns the model's results for inputs of the shapes, dtypes and device of the example, without names.
 
         Raises ArgumentError, ShapeError, DTypeError or DeviceError for others; GraphError where a gradient is wanted.
         """
@@ -128,7 +128,7 @@ class Runner:
     def _build(self) -> None:
         """Traces the model, rewrites the program, and prepares it for its device."""
         device = self.specs[0][2]
-        self._made = False      # until the end: what fails is tried again by the next call
+        self._made = False      # until the end: the next call tries again after a failure
         with config(precision=self.precision), no_grad():
             self._seen, self._contents = versions.newest, Module.contents_version
             self.program, expected = trace(self.model, self.examples)
@@ -148,7 +148,7 @@ class Runner:
         return config.cpu_kernels, config.conv_sparsity, config.conv_workspace_mib
 
     def _capture(self) -> Any:
-        run = capture(Replay(self.program))  # constants are no state: what kernels read for them is made once
+        run = capture(Replay(self.program))  # constants are no state: the forms that kernels read are made once
         for _ in range(2):      # capture records the third call
             run(*self.examples)
         return run
@@ -159,7 +159,7 @@ class Runner:
         if arrays is not None:
             return [Tensor(a, v.shape, v.dtype, device) for a, v in zip(arrays, values)]
         if self._made and self._settings != self._settings_now():
-            self._build()   # what settings of the CPU decide is in the program, too
+            self._build()   # settings of the CPU decide about the program, too
             values = self.program.outputs
         with config(precision=self.precision), no_grad():
             return list(self._captured(*[x.detach() for x in inputs]))

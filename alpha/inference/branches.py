@@ -3,7 +3,7 @@
 A program is cut where all that is read later was made by one call. Of a part between two cuts each call waits for those
 alone whose results it reads, so that in the recording (alpha.capture) its branches share the device. One image fills a
 small part of it. A part whose calls form one chain, and one of large results, which fill the device by themselves, is
-launched call by call, and what nobody reads any more gives its memory to what follows.
+launched call by call, and a value without further readers gives its memory to the calls behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def parts(program: Program) -> list[Part]:
     """Returns the parts of a program, in order."""
     last = _last_readers(program)
     found, part = [], list[Call]()
-    open_until = max([last.get(v, 0) for v in program.inputs])  # the last reader of what was made before the call
+    open_until = max([last.get(v, 0) for v in program.inputs])  # the last reader of values made before the call
     for k, call in enumerate(program.calls):
         part.append(call)
         of_call = max([last.get(v, k) for v in call.outs])
@@ -59,11 +59,11 @@ def _pays(calls: Sequence[Call]) -> bool:
 
 
 class Replay:
-    """A function that does what a program says, for alpha.capture."""
+    """A function that carries out a program, for alpha.capture."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.parts, last = program, parts(program), _last_readers(program)
-        self.unread: list[list[Value]] = [[] for _ in program.calls]    # by place: what nobody reads behind it
+        self.unread: list[list[Value]] = [[] for _ in program.calls]    # by place: values without a reader behind it
         for k, call in enumerate(program.calls):
             for v in call.outs:
                 if last.get(v, k) < len(program.calls):
@@ -95,8 +95,8 @@ class _Forked:
 
     def __init__(self, backend: Backend, recorder: Any, arrays: dict[Value, Any]) -> None:
         self.backend, self.recorder, self.arrays = backend, recorder, arrays
-        self.tokens: dict[Value, Any] = {}      # what who reads a value waits for
-        self.forms: dict[Value, str] = {}       # of values that may not be written yet: whoever is first does it
+        self.tokens: dict[Value, Any] = {}      # the token that a value's readers wait for
+        self.forms: dict[Value, str] = {}       # of values that may not be written yet: the first reader writes them
         self._look()
         recorder.fork()
 

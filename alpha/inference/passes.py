@@ -1,7 +1,7 @@
 """What makes a program cheaper: constants are computed once, norms folded, activations and additions fused.
 
 A batch norm in inference is a scale and a shift per channel, so that behind a convolution or a product, whose result
-nobody else reads,
+nothing else reads,
 
     norm(conv(x, w) + b) = conv(x, w * scale) + (b - mean) * scale + beta,    scale = gamma / sqrt(var + eps)
 
@@ -52,7 +52,7 @@ def improve(program: Program, kernels: bool) -> None:
 
 
 def _compute_constants(program: Program) -> None:
-    """Computes once what depends on constants alone."""
+    """Computes once the values that depend on constants alone."""
     kept = []
     for call in program.calls:
         if call.op.mutates or not all(v.constant is not None for v in call.reads()):
@@ -118,7 +118,7 @@ def _why_not(norm: Call, source: Call | None, readers: dict[Value, list[Call | N
 
 
 def _fold(program: Program, norm: Call, source: Call) -> None:
-    """Makes the call in front of a norm compute what the norm does, in the norm's place."""
+    """Makes the call in front of a norm compute the norm's result, in the norm's place."""
     w = source.args[1]
     channels, dtype = w.shape[0], w.dtype
     gamma, beta, mean, var = (_host(v, default, channels) for v, default in zip(norm.args[1:5], (1, 0, 0, 1)))
@@ -197,7 +197,7 @@ def _fuse_activations(program: Program) -> None:
         makers[call.outs[0]] = source
         outs = source.outs
         _take_place(program, source, call)
-        source.outs += outs[1:]     # the statistics of a norm, which nobody reads
+        source.outs += outs[1:]     # the statistics of a norm, which nothing reads
         program.notes.append((layer(source), "relu fused"))
 
 
@@ -241,7 +241,7 @@ def _fuse_pools(program: Program) -> None:
 
 
 def _reuse(program: Program) -> None:
-    """Lets results have the memory of what they add, where nobody reads it afterwards."""
+    """Lets results have the memory of their summand, where nothing reads it afterwards."""
     last = {v: k for k, call in enumerate(program.calls) for v in call.reads()}
     last |= dict.fromkeys(program.outputs, len(program.calls))
     roots: dict[Value, Value] = {v: v for v in program.inputs}      # whose elements a value has
@@ -260,7 +260,7 @@ def _reuse(program: Program) -> None:
 
 
 def _drop_unread(program: Program) -> None:
-    """Leaves out calls whose results nobody reads."""
+    """Leaves out calls whose results nothing reads."""
     wanted, kept = set(program.outputs), []
     for call in reversed(program.calls):
         if wanted.intersection(call.outs):

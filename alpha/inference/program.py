@@ -15,7 +15,7 @@ VIEWS = ("reshape",)    # ops whose result is another look at the elements of th
 
 
 class Value:
-    """A tensor of a program: an input, a constant, or what a call makes.  Compared by identity.
+    """A tensor of a program: an input, a constant, or a call's result.  Compared by identity.
 
     Attributes:
         shape, dtype: of the tensor.
@@ -45,7 +45,7 @@ class Call:
     Attributes:
         args: per argument a Value, a list of Values, a number or None.
         attrs: canonical attributes.
-        outs: all outputs, those too that nobody reads.
+        outs: all outputs, also the ones that nothing reads.
         residual: a Value that is added before the activation; passes set it.
         in_place: whether the result may have the memory of the residual; passes set it.
         piece: the function of several ops that the call stands for.

@@ -38,9 +38,18 @@ def linear(x: Array, turned: Array, bias: Array | None, y: Array, relu: bool) ->
     native.loaded().linear_sparse(ptr(x), ptr(turned), ptr(bias), ptr(y), len(x), inputs, outputs, relu)
 
 
+def _filters(table: Array, w: Array, turned: bool) -> Array:
+    """Returns the filters as the kernels read them."""
+    library, shape = native.loaded(), native.table_ptr(table)
+    filters = empty((library.sparse_filter_floats(shape),))
+    library.sparse_filters(shape, native.ptr(w), native.ptr(filters), turned)
+    return filters
+
+
 def _forward(table: Array, x: Array, w: Array, y: Array, bias: Array | None, relu: bool, turned: bool) -> None:
     library, ptr, shape = native.loaded(), native.ptr, native.table_ptr(table)
-    filters = empty((library.sparse_filter_floats(shape),))
-    library.sparse_filters(shape, ptr(w), ptr(filters), turned)
+    filters = native.prepared(w, ("sparse", table.tobytes()), lambda w: _filters(table, w, turned))
+    if filters is None:
+        filters = _filters(table, w, turned)
     work = empty((library.sparse_floats(shape),))
     library.sparse_run(shape, ptr(x), ptr(filters), ptr(bias), ptr(y), ptr(work), relu, False)

@@ -8,7 +8,7 @@ addresses and numbers of the time, and not made. Arrays come from the recording'
 implementation does by NumPy cannot be noted bit by bit: the whole implementation becomes one call of the host, which a
 repetition makes between the kernels. It is found out by trying: guard.py.
 
-Steps of optimizers are calls of the host, too, with the settings of the time; what draws random numbers gets its place
+Steps of optimizers are calls of the host, too, with the settings of the time; an op that draws random numbers gets its place
 in the stream anew.
 """
 
@@ -45,7 +45,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def settings() -> tuple[Any, ...]:
-    """Returns what recorded calls depend on, besides what alpha.capture looks at."""
+    """Returns the settings that recorded calls depend on, besides those that alpha.capture looks at."""
     return (config.num_threads, config.cpu_kernels, config.conv_algorithm, config.conv_workspace_mib,
             config.conv_sparsity, _forks)
 
@@ -56,7 +56,7 @@ class Recording:
     Args:
         function: gets arrays like `inputs` and returns those of its results.
         inputs: arrays whose elements differ from replay to replay.
-        forget: drops what the function has left behind; where its arrays would take less memory in other places, it is
+        forget: drops the function's leftovers; where its arrays would take less memory in other places, it is
             called again then. None: it is called once.
     Raises:
         AlphaError: it reads elements back, makes arrays from host data, or draws random numbers on the host.
@@ -82,7 +82,7 @@ class Recording:
     def _record(self, function: Callable[[list[Array]], list[Array]], inputs: Arrays, arena: Arena) -> None:
         self._arena, state, collects = arena, random.get_state(), gc.isenabled()
         recorder = self._recorder = Recorder(arena)
-        gc.disable()    # what is freed when decides about the places of arrays
+        gc.disable()    # the order in which arrays are freed decides about their places
         here = memory.here
         before = here.instead, here.recorder
         here.instead, here.recorder = recorder.empty, recorder
@@ -124,7 +124,7 @@ class Recording:
 
         Args:
             numbers: those of steps, for the arrays that `step_numbers` has given.
-        Returns new arrays; what else the function has written, it writes again where it did.
+        Returns new arrays; other arrays that the function has written are written again.
         """
         native.library()    # sets the number of threads
         for to, x in zip(self.inputs, inputs):

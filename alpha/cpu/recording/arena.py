@@ -77,6 +77,6 @@ class Arena(lifetimes.Arena):
         return np.ndarray(shape, kind, owner)
 
     def alias(self, x: Array) -> Array:
-        """Returns an array of the arena without a hold on its piece, for what is repeated."""
+        """Returns an array of the arena without a hold on its piece, for repeated calls."""
         address = memory.ptr(x).value or 0
         return np.ndarray(x.shape, x.dtype, self._within._bytes, address - self._within.start, x.strides)

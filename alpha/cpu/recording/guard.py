@@ -1,4 +1,4 @@
-"""Arrays whose elements nobody may read or write by NumPy: what an implementation gets while it is recorded.
+"""Arrays whose elements NumPy may not read or write: an implementation's arguments while it is recorded.
 
 Then calls of compiled kernels are noted, not made, so there are no elements yet. To ask for a shape, or for a view, is
 fine. Whatever else NumPy would do raises Looked, and the recorder notes the whole implementation as one call.
@@ -60,7 +60,7 @@ def _view(whole: Array, part: Any) -> Any:
 
 
 def memory(x: Array) -> Any:
-    """Returns what has the elements of an array: another array, or the owner of a block."""
+    """Returns the owner of an array's elements: another array, or the owner of a block."""
     while isinstance(x.base, np.ndarray):
         x = x.base
     return x if x.base is None else x.base

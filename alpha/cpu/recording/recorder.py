@@ -1,4 +1,4 @@
-"""What a function that is recorded calls: kernels are noted, and what NumPy does is one call of the host.
+"""The calls of a function that is recorded: kernels are noted, and an op that NumPy computes is one call of the host.
 
 See alpha.cpu.recording.
 """
@@ -47,18 +47,18 @@ class Recorder:
     def __init__(self, arena: Arena) -> None:
         self.arena, self.library = arena, native.library()
         self.steps: list[Any] = []
-        self.lines: list[tuple[str, str]] = []  # per call: the op, and what computes it
+        self.lines: list[tuple[str, str]] = []  # per call: the op, and its kernels
         self.held: dict[int, Array] = {}        # arrays that were there before, by their ids
         self.constants = False                  # whether those stay as they are: of inference
         self.prepared_nbytes = 0
-        self._kept: list[Any] = []              # what words point to
+        self._kept: list[Any] = []              # tables that words point to
         self._known: dict[int, Array] = {}      # arrays that kernels may read, besides those that are guarded
         self._prepared: dict[Any, Array] = {}
         self._fresh: list[Array] = []           # arrays that the implementation has asked for
         self._guarding = False                  # while an implementation is tried
         self._thread, self._before = get_ident(), random.get_state()[1]
         self._step = self._whole = False        # within an update; whether that is one call of the host
-        self.offsets: list[int] = []            # of random numbers that were given to somebody,
+        self.offsets: list[int] = []            # of random numbers that were given out,
         self.placed: set[int] = set()           # and of those that calls draw
 
     # ---- memory ------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class Recorder:
         return not isinstance(memory_of(x), Place)
 
     def alias(self, x: Any) -> Any:
-        """Returns what a step holds of an array: not its piece of the arena, which serves others afterwards."""
+        """Returns an array as a step holds it: without its piece of the arena, which serves others afterwards."""
         if isinstance(x, (list, tuple)):
             return [self.alias(a) for a in x]
         if not isinstance(x, Array):
@@ -102,7 +102,7 @@ class Recorder:
             raise Looked
 
     def keep(self, table: Any) -> None:
-        """Keeps what a kernel reads besides arrays."""
+        """Keeps a table that a kernel reads besides arrays."""
         if self.is_here():
             self._kept.append(table)
 
@@ -146,7 +146,7 @@ class Recorder:
     # ---- calls of ops ------------------------------------------------------------------------------------------------
 
     def around(self, op: Any, implementation: Callable[..., Any], outs: Any) -> Callable[..., Any]:
-        """Returns what takes the place of an implementation.  outs: shapes and dtypes of the results."""
+        """Returns the function that takes an implementation's place.  outs: shapes and dtypes of the results."""
         if self._guarding or not self.is_here():
             return implementation
         return partial(self._call, op, implementation, outs)

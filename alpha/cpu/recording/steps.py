@@ -67,7 +67,7 @@ def _store(outs: Sequence[Array], results: Sequence[Any]) -> None:
 
 
 def joined(steps: Sequence[Any], library: Any) -> tuple[list[Step], list[Array]]:
-    """Returns steps that do the same, kernels in a row as one, and what they point to."""
+    """Returns steps that do the same, kernels in a row as one, and the tables that they point to."""
     found: list[Step] = []
     tables: list[Array] = []
     for launches, run in groupby(steps, lambda step: isinstance(step, Launch)):
