@@ -1,8 +1,7 @@
 """Where pieces of memory lie in one range: as they come and go, and when it is known how long each is there.
 
-Of a recording both are wanted (Arena). It cannot give pieces back to a pool, as its addresses stay. In
-its arena a freed piece serves any request that fits, and neighbouring pieces join: over a training step on a GPU it takes 1 to
-30 % more than the tensors that are there at the peak, where a pool takes 1.6 to 2 times as much. Where that is much,
+Of a recording both are wanted (Arena). It cannot give pieces back to a pool, as its addresses stay. In its arena a freed
+piece serves any request that fits, and neighbouring pieces join: over a training step on a GPU it takes 1 to 30 % more than the tensors that are there at the peak, where a pool takes 1.6 to 2 times as much. Where that is much,
 the work is recorded once more, with each piece at the place that `pack` gives it.
 
 In `pack` the largest come first, those of one size in the order of time; each takes the lowest place where nothing lies
@@ -173,7 +172,7 @@ class Arena:
             self._unmap()
 
     def close(self) -> None:
-        """Gives back the memory that no piece is in, and the rest when its pieces go.  Nothing is allocated any more."""
+        """Gives back the memory that no piece is in, and the rest when its pieces go.  It allocates no more."""
         self._closed = True
         self._unmap()
 

@@ -1,4 +1,4 @@
-"""The library of compiled kernels: how it is built, and each kernel's arguments, of ctypes and in a run of recorded calls.
+"""The library of compiled kernels: how it is built, and each kernel's arguments, for ctypes and in a run of calls.
 
 A recorded call, a step, is WIDTH words of 8 bytes: the address of the kernel's entry in the source that `steps_source`
 writes, then the arguments. The bits of a float are the lower ones of a word.

@@ -8,8 +8,8 @@ addresses and numbers of the time, and not made. Arrays come from the recording'
 implementation does by NumPy cannot be noted bit by bit: the whole implementation becomes one call of the host, which a
 repetition makes between the kernels. It is found out by trying: guard.py.
 
-Steps of optimizers are calls of the host, too, with the settings of the time; an op that draws random numbers gets its place
-in the stream anew.
+Steps of optimizers are calls of the host, too, with the settings of the time; an op that draws random numbers gets its
+place in the stream anew.
 """
 
 from __future__ import annotations
