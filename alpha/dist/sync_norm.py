@@ -10,18 +10,18 @@ from math import prod
 from typing import Any, cast
 
 from alpha import ops
-from alpha.dist.slices import exchanged, joins, leads
 from alpha.core.errors import GraphError, ShapeError, message
 from alpha.core.graph import grad_enabled, no_grad
 from alpha.core.inputs.arguments import checked
-from alpha.nn.activation import fuse_relu
+from alpha.core.tensor import Tensor, tensor
+from alpha.dist.slices import exchanged, joins, leads
+from alpha.fuse.follow import later_function
 from alpha.nn.module import Module
 from alpha.nn.norm import BatchNorm1d, BatchNorm2d
 from alpha.ops import activation as activations
 from alpha.ops import norm as norms
 from alpha.ops.function import Function
 from alpha.ops.reduce import accumulation_dtype
-from alpha.core.tensor import Tensor, tensor
 
 _ops: Any = norms   # ops, which are made of these classes
 _apply, _gradients, _relu_grad = _ops.batch_norm_apply, _ops.batch_norm_grad, cast("Any", activations.relu_grad)
@@ -60,12 +60,14 @@ class SyncBatchNorm(BatchNorm2d):
             with no_grad():
                 for running, now in ((self.running_mean, mean), (self.running_var, m2 * (1 / (total - 1)))):
                     running.copy_(running * (1 - share) + now.astype(running.dtype) * share)
-        y: Tensor = _Normalize.apply(x, self.weight, self.bias, residual, mean, istd, counts, activation)
-        return y
+        if activation is not None:
+            return _normalized(x, self.weight, self.bias, residual, mean, istd, counts, activation=activation)
+        return later_function(_normalized, x, self.weight, self.bias, residual, mean, istd, counts)
 
-    def fused_with(self, following: Module) -> Any:
-        """Fuses with a ReLU."""
-        return fuse_relu(self, SyncBatchNorm, following)
+
+def _normalized(*args: Any, activation: str | None) -> Tensor:
+    y: Tensor = _Normalize.apply(*args, activation)
+    return y
 
 
 class _Normalize(Function):
