@@ -200,19 +200,19 @@ class Op(Signature):
             ridden = TABLE["ride"](self, args, attrs)
             if ridden is not None:
                 return [ridden]
-        ready = self.prepare(args, attrs)
-        if ready[0] is None:
-            return TABLE["followed"](self, ready[1], ready[2])  # type: ignore[no-any-return]
-        return self.finish(*ready)
-
-    def prepare(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
-        """Binds and checks a call, and returns what `finish` takes.
-
-        None stands for the first of that where there is float32 beside the 16 bits of the mode: see alpha.core.follow.
-        """
         kept = True
         if len(args) != self.arity or attrs:
             args, attrs, kept = self.bind(args, attrs)
+        ready = self.prepare(args, attrs, kept)
+        if ready[0] is None:
+            return TABLE["followed"](self, args, attrs)  # type: ignore[no-any-return]
+        return self.finish(*ready)
+
+    def prepare(self, args: Sequence[Any], attrs: dict[str, Any], kept: bool) -> tuple[Any, ...]:
+        """Checks a call that was bound, and returns what `finish` takes.
+
+        None stands for the first of that where there is float32 beside the 16 bits of the mode: see alpha.core.follow.
+        """
         key, arrays, needs = self.read(args)
         if attrs:
             key = *key, id(attrs)

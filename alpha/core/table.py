@@ -19,9 +19,17 @@ registry: dict[str, Any] = {}   # every alpha.core.op.Op, by its name
 
 
 class _Here(threading.local):
-    """Of a thread.  call: the alpha.fuse.follow.Call whose result nobody has read yet; one at most."""
+    """Of a thread.
+
+    Attributes:
+        call: the alpha.fuse.follow.Call whose result nobody has read yet; one at most.
+        lock: held while one of the thread's calls is computed, by whoever reads its result.
+    """
 
     call: Any = None
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
 
 
 here = _Here()

@@ -110,12 +110,16 @@ def told_since(device: str, x: Array, number: int) -> str:
     return get_backend(device).history(x).told_since(number)
 
 
-def is_shared(device: str, x: Array) -> bool:
-    """Tells whether another library sees the memory of an array, and may change it."""
-    if not _shared:
-        return False
-    history = get_backend(device).history(x)
-    return history is not None and any(found() is history for *_, found in _shared)
+def shared(arrays: Sequence[tuple[str, Array]]) -> bool:
+    """Tells whether another library sees the memory of one of these (device, array), and may change it."""
+    known = [found() for *_, found in _shared]
+    histories = [get_backend(device).history(x) for device, x in arrays]
+    return any(history is not None and history in known for history in histories)
+
+
+def are_any_shared() -> bool:
+    """Tells whether other libraries see memory of ours at all."""
+    return bool(_shared)
 
 
 def share(backend: Any, address: int, nbytes: int, x: Array) -> None:

@@ -13,7 +13,6 @@ producer is gone by the time that its own result is read.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
@@ -42,6 +41,9 @@ class Step(NamedTuple):
     op: str
     args: Sequence[Any]
     attrs: dict[str, Any]
+
+
+RELU = Step("relu", [None], {})
 
 
 # ---- the decision ----------------------------------------------------------------------------------------------------
@@ -109,7 +111,8 @@ class Call:
     """A call that waits.
 
     Attributes:
-        step: the op that computes it all, or stands for `run`.
+        op, args, attrs: what computes it all, attrs in canonical form; or `run`, with the same arguments.
+        kept: whether a call of the same settings gets the same attrs.
         ready: what Op.finish takes, where nothing rides on the call.
         before, reader: the call that this one reads, with the op that reads it, where it rides on one.
         tensor: the result, held weakly; result: the same, once it is there, for a call that rides on this one.
@@ -117,17 +120,24 @@ class Call:
         layers: which were being called; first: those of the first call that this one rides on, which stand for all.
     """
 
-    __slots__ = ("before", "first", "layers", "lock", "reader", "ready", "recorded", "result", "run", "step", "tensor")
+    __slots__ = ("args", "attrs", "before", "first", "kept", "layers", "lock", "op", "reader", "ready", "recorded",
+                 "result", "run", "tensor")
 
-    def __init__(self, step: Step, ready: Any = None, before: Call | None = None, reader: Step | None = None,
-                 run: Callable[..., Tensor] | None = None) -> None:
-        self.step: Step | None = step
-        self.run = run
+    def __init__(self, op: Any, args: Sequence[Any], attrs: dict[str, Any], kept: bool, ready: Any = None,
+                 before: Call | None = None, reader: Step | None = None) -> None:
+        self.op, self.args, self.attrs, self.kept = op, args, attrs, kept
         self.ready, self.before, self.reader = ready, before, reader
-        self.recorded, self.layers, self.lock = recording.get(), state.layers, threading.RLock()
-        self.first: Any = self.layers if before is None else before.first
+        self.recorded, self.lock = recording.get(), here.lock
+        self.layers = self.first = state.layers
         self.result: Tensor | None = None
         self.tensor: Any = None
+        self.run: Callable[..., Tensor] | None = None
+        if before is not None:
+            self.first, self.run = before.first, before.run
+
+    @property
+    def step(self) -> Step:
+        return Step(self.op.name if self.run is None else FUNCTION, self.args, self.attrs)
 
     def begin(self, shape: Any, dtype: str, device: str, needs: bool) -> Tensor:
         """Returns the result, which waits, as the one thing that waits in this thread.
@@ -145,16 +155,17 @@ class Call:
         with self.lock:
             if here.call is self:
                 here.call = None
-            if self.step is None:
+            if self.args is None:
                 return
             layers, state.layers = state.layers, self.layers
-            token = recording.set(self.recorded)
+            token = None if recording.get() == self.recorded else recording.set(self.recorded)
             try:
                 y = self._computed()
             finally:
-                recording.reset(token)
                 state.layers = layers
-            self.step = self.ready = self.before = self.reader = self.run = None
+                if token is not None:
+                    recording.reset(token)
+            self.args = self.ready = self.before = self.reader = self.run = None  # type: ignore[assignment]
             t = self.tensor()
             if t is not None:
                 _array.__set__(t, y.array)
@@ -163,19 +174,17 @@ class Call:
                 self.result = t
 
     def _computed(self) -> Tensor:
-        assert self.step is not None
-        op, args, attrs = self.step
+        if self.ready is not None:
+            return self.op.finish(*self.ready)[0]  # type: ignore[no-any-return]
         if self.before is not None and self.reader is not None:
             between = self.before.there(self.reader.op in TOGETHER)
             state.layers = self.first if between is None else self.layers
             if between is not None:
-                op, args, attrs = self.reader
-                args = [between if x is None else x for x in args]
-        elif self.ready is not None:
-            return registry[op].finish(*self.ready)[0]
-        if op == FUNCTION and self.run is not None:
-            return self.run(*args, **attrs)
-        return registry[op]._run(args, dict(attrs))[0]
+                args = [between if x is None else x for x in self.reader.args]
+                return registry[self.reader.op]._run(args, dict(self.reader.attrs))[0]  # type: ignore[no-any-return]
+        if self.run is not None:
+            return self.run(*self.args, **self.attrs)
+        return self.op.finish(*self.op.prepare(self.args, self.attrs, self.kept))[0]  # type: ignore[no-any-return]
 
     def there(self, wanted: bool = False) -> Tensor | None:
         """Returns the result, computed, where somebody has it, or what it is made of, or it is wanted; else None."""
@@ -196,19 +205,20 @@ def later(op: Any, *args: Any, **attrs: Any) -> Tensor:
     It does not wait where each op is looked at, or where other libraries may change what it reads.
     """
     if here.call is not None:
-        _counted(here.call, op.name, args, attrs)
+        _counted(here.call, op, args, attrs)
         here.call.settle()
     if observers or (config.watch and config.check_nan):
         return op(*args, **attrs)  # type: ignore[no-any-return]
-    ready = op.prepare(args, attrs)
-    settled, bound, canonical, _, needs = ready
+    bound, canonical, kept = op.bind(args, attrs)
+    ready = op.prepare(bound, canonical, kept)
+    settled, needs = ready[0], ready[4] is not None
     if settled is None:
         return op(*bound, **canonical)  # type: ignore[no-any-return]
-    if settled.empty or not _has_followers(op.name, canonical, needs is not None and recording.get()) or _shared(bound):
+    if settled.empty or not _has_followers(op.name, canonical, needs and recording.get()) or (
+            versions.are_any_shared() and _shared(bound)):
         return op.finish(*ready)[0]  # type: ignore[no-any-return]
     shape, dtype = settled.outs[0]
-    call = Call(Step(op.name, bound, canonical), ready)
-    return call.begin(shape, dtype, settled.where, needs is not None)
+    return Call(op, bound, canonical, kept, ready).begin(shape, dtype, settled.where, needs)
 
 
 def later_function(run: Callable[..., Tensor], x: Tensor, *args: Any) -> Tensor:
@@ -220,7 +230,9 @@ def later_function(run: Callable[..., Tensor], x: Tensor, *args: Any) -> Tensor:
     if observers or (config.watch and config.check_nan):
         return run(x, *args, activation=None)
     needs = any(isinstance(t, Tensor) and t.requires_grad for t in (x, *args))
-    return Call(Step(FUNCTION, (x, *args), {"activation": None}), run=run).begin(x.shape, x.dtype, x.device, needs)
+    call = Call(None, (x, *args), {"activation": None}, False)
+    call.run = run
+    return call.begin(x.shape, x.dtype, x.device, needs)
 
 
 def _has_followers(op: str, attrs: dict[str, Any], graph: bool) -> bool:
@@ -232,7 +244,7 @@ def _has_followers(op: str, attrs: dict[str, Any], graph: bool) -> bool:
 
 def _shared(args: Sequence[Any]) -> bool:
     """Tells whether other libraries may change what a call reads."""
-    return any(isinstance(t, Tensor) and versions.is_shared(t.device, t.array) for t in args)
+    return versions.shared([(t.device, t.array) for t in args if isinstance(t, Tensor)])
 
 
 @provides("ride")
@@ -246,21 +258,45 @@ def ride(op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> Tensor | None:
     return found
 
 
-def _joined(call: Call, reader: Step, shape: Any, needs: bool) -> Tensor | None:
-    """Returns the result of a reader that rides on a call; None where it cannot."""
-    assert call.step is not None
-    step = follow(call.step, reader)
-    t = call.tensor()
+_known: dict[tuple[str, str, int], tuple[dict[str, Any], dict[str, Any], bool]] = {}   # see `_canonical`
+MOST = 1024
+
+
+def _canonical(call: Call, step: Step, reader: str) -> tuple[dict[str, Any], bool]:
+    """Returns the canonical attrs of a step that follows a call, and whether the next such call gets the same dict."""
+    key = step.op, reader, id(call.attrs)
+    found = _known.get(key)
+    if found is not None and found[0] is call.attrs:
+        return found[1:]
+    attrs, kept = registry[step.op].bind(step.args, dict(step.attrs))[1:]
+    if call.kept and kept and reader != "max_pool2d":
+        if len(_known) >= MOST:
+            _known.clear()
+        _known[key] = call.attrs, attrs, kept
+    return attrs, kept
+
+
+def _joined(call: Call, reader: Step, shape: Any, needs: bool, args: Sequence[Any] | None = None) -> Tensor | None:
+    """Returns the result of a reader that rides on a call; None where it cannot.
+
+    args: of the reader, None for the result of the call, where they stand in another order.
+    """
+    step, t = follow(call.step, reader), call.tensor()
     if step is None or t is None:
         return None
-    return Call(step, None, call, reader, call.run).begin(shape, t.dtype, t.device, needs)
+    if call.run is not None:
+        op, attrs, kept = None, step.attrs, False
+    else:
+        op, (attrs, kept) = registry[step.op], _canonical(call, step, reader.op)
+    made_of = Call(op, step.args, attrs, kept, None, call, reader if args is None else reader._replace(args=args))
+    return made_of.begin(shape, t.dtype, t.device, needs)
 
 
 def _relu(call: Call, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> Tensor | None:
     t = call.tensor()
     if attrs or len(args) != 1 or args[0] is not t or t is None:
         return None
-    return _joined(call, Step("relu", [None], {}), t.shape, t._requires_grad)
+    return _joined(call, RELU, t.shape, t._requires_grad)
 
 
 def _add(call: Call, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> Tensor | None:
@@ -268,36 +304,26 @@ def _add(call: Call, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> Tens
     if attrs or len(args) != 2 or t is None or (args[0] is t) == (args[1] is t):
         return None
     other = args[1] if args[0] is t else args[0]
-    if not isinstance(other, Tensor) or (other.shape, other.dtype, other.device) != (t.shape, t.dtype, t.device):
+    if not isinstance(other, Tensor) or other.__class__ is Waiting or (other.shape, other.dtype, other.device) != (t.shape, t.dtype, t.device):
         return None
-    step = follow(call.step, Step("add", [None, other], {}))  # type: ignore[arg-type]
-    if step is None:
-        return None
-    order = [None if x is t else x for x in args]
-    return Call(step, None, call, Step("add", order, {})).begin(t.shape, t.dtype, t.device,
-                                                                t._requires_grad or other._requires_grad)
+    return _joined(call, Step("add", [None, other], {}), t.shape, t._requires_grad or other._requires_grad,
+                   [None if x is t else x for x in args])
 
 
 def _pool(call: Call, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> Tensor | None:
     t = call.tensor()
-    if not args or args[0] is not t or t is None or t._requires_grad or call.step is None:
-        return None
-    if call.step.op != "conv2d_bias_act":
+    if not args or args[0] is not t or t is None or t._requires_grad or call.step.op != "conv2d_bias_act":
         return None
     _, window, _ = op.bind(args, dict(attrs))
     return _joined(call, Step("max_pool2d", [None], window), op.shape(t, **window)[0], False)
 
 
-def _norm(call: Call, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> None:
-    _counted(call, op.name, args, attrs)
-
-
-def _counted(call: Call, op: str, args: Sequence[Any], attrs: dict[str, Any]) -> None:
+def _counted(call: Call, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> None:
     """Has a convolution count what a batch norm in training, which reads it, begins with."""
-    step = call.step
-    if (op in NORMS and attrs.get("training", True) and args and args[0] is call.tensor() and step is not None
-            and call.before is None and step.attrs.get("for_norm") is False):
-        call.step, call.ready = step._replace(attrs={**step.attrs, "for_norm": True}), None
+    if (op.name in NORMS and attrs.get("training", True) and args and args[0] is call.tensor()
+            and call.before is None and call.attrs.get("for_norm") is False):
+        step = call.step._replace(attrs={**call.attrs, "for_norm": True})
+        (call.attrs, call.kept), call.ready = _canonical(call, step, op.name), None
 
 
-RIDERS: dict[str, Any] = {"relu": _relu, "add": _add, "max_pool2d": _pool, **dict.fromkeys(NORMS, _norm)}
+RIDERS: dict[str, Any] = {"relu": _relu, "add": _add, "max_pool2d": _pool, **dict.fromkeys(NORMS, _counted)}
