@@ -304,7 +304,9 @@ def _add(call: Call, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> Tens
     if attrs or len(args) != 2 or t is None or (args[0] is t) == (args[1] is t):
         return None
     other = args[1] if args[0] is t else args[0]
-    if not isinstance(other, Tensor) or other.__class__ is Waiting or (other.shape, other.dtype, other.device) != (t.shape, t.dtype, t.device):
+    if not isinstance(other, Tensor) or other.__class__ is Waiting:     # the latter is another thread's
+        return None
+    if (other.shape, other.dtype, other.device) != (t.shape, t.dtype, t.device):
         return None
     return _joined(call, Step("add", [None, other], {}), t.shape, t._requires_grad or other._requires_grad,
                    [None if x is t else x for x in args])

@@ -18,6 +18,7 @@ from alpha.cuda.runtime.memory import Array
 from alpha.fuse.chain import Function, Leaf, Value, made_again
 from alpha.fuse.places import WHOLE, Place
 
+
 def _function(name: str) -> Function:
     return Function(f"{name}_of", '#include "ops/norm/norm_equation.cuh"')
 
