@@ -16,7 +16,7 @@ import alpha.nn.functional as F
 from alpha import nn, ops
 from alpha.core.errors import ShapeError
 from alpha.core.table import here
-from alpha.fuse.follow import Step, Waiting, follow
+from alpha.fuse.follow import Step, Waiting, follow, later_function
 from tests.called import implementations
 
 SHAPE = (2, 6, 6, 4)
@@ -235,3 +235,20 @@ def test_what_nothing_does_in_one_call_is_two_calls() -> None:
     assert follow(Step("batch_norm_add_act", [1] * 6, {"activation": None}), Step("add", [None, 2], {})) is None
     assert follow(Step("conv2d", [1, 2], {"stride": 1}), relu) == Step("conv2d_bias_act", [1, 2, None],
                                                                       {"stride": 1, "activation": "relu"})
+
+
+def test_a_relu_rides_on_a_function_that_takes_one() -> None:
+    given = []
+
+    def run(x: alpha.Tensor, scale: float, *, activation: str | None) -> alpha.Tensor:
+        given.append(activation)
+        y = x * scale
+        return ops.relu(y) if activation else y
+
+    x = images()
+    y = ops.relu(later_function(run, x, 2.0))
+    y.sum().backward()
+    assert given == ["relu"] and np.array_equal(x.grad.numpy(), 2.0 * (x.numpy() > 0))
+    between = later_function(run, x, 2.0)
+    z = ops.relu(between)
+    assert np.array_equal(z.numpy(), y.numpy()) and between.numpy().min() < 0 and given == ["relu", None]
