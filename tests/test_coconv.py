@@ -344,7 +344,6 @@ def test_a_relu_joins_a_layer_with_bias() -> None:
     layer = net[0]
     expected = ops.relu(ops.coconv2d_bias_act(x, layer.weight, layer.bias, dilations=(1, 3)))
     assert_equal_at(net(x).numpy(), expected.numpy())
-    assert net[0].fused_with(net[1]) is not None and nn.CoConv2d(4, 8).fused_with(net[1]) is None
 
 
 def test_the_layer_refuses_bad_settings() -> None:

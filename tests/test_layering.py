@@ -41,7 +41,7 @@ MAY_IMPORT = {
                    "alpha.lifetimes", "alpha.packed", "alpha.plan", "alpha.random", "alpha.recompute"},
     "alpha.cuda.runtime": {"alpha.core", "alpha.cuda.runtime", "alpha.build", "alpha.lifetimes", "alpha.packed",
                            "alpha.random", "alpha.recompute"},  # it knows no op
-    "alpha.nn": {"alpha.core", "alpha.interop", "alpha.nn", "alpha.ops", "alpha.random"},
+    "alpha.nn": {"alpha.core", "alpha.fuse", "alpha.interop", "alpha.nn", "alpha.ops", "alpha.random"},
     "alpha.optim": {"alpha.core", "alpha.interop", "alpha.optim", "alpha.ops"},
     "alpha.capture": {"alpha.core", "alpha.capture", "alpha.nn", "alpha.optim"},
     "alpha.onnx": {"alpha.core", "alpha.interop", "alpha.onnx", "alpha.inference", "alpha.nn", "alpha.ops"},
@@ -54,8 +54,8 @@ MAY_IMPORT = {
     "alpha.models": {"alpha.start", "models"},      # the latter as types
     "alpha.training.effects": {"alpha.core", "alpha.nn", "alpha.optim"},
     "alpha.testing": {"alpha.core", "alpha.interop", "alpha.testing", "alpha.gradcheck", "alpha.ops"},
-    "alpha.dist": {"alpha.core", "alpha.interop", "alpha.dist", "alpha.cuda.runtime", "alpha.nn", "alpha.ops",
-                   "alpha.random"},
+    "alpha.dist": {"alpha.core", "alpha.interop", "alpha.dist", "alpha.cuda.runtime", "alpha.fuse", "alpha.nn",
+                   "alpha.ops", "alpha.random"},
     "alpha.linalg": {"alpha.core", "alpha.interop", "alpha.ops"},
     "alpha.func": {"alpha.core", "alpha.interop", "alpha.func", "alpha.nn", "alpha.ops"},
     "alpha.interop.pytorch": {"alpha.core", "alpha.interop", "alpha.checkpoint", "alpha.nn", "alpha.ops"},

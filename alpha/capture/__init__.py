@@ -43,6 +43,7 @@ from alpha.core.graph import grad_enabled
 from alpha.core.inplace import kin
 from alpha.core.inputs.arguments import bound
 from alpha.core.leftover import LeftoverUsed
+from alpha.core.table import settle
 from alpha.core.tensor import Tensor
 from alpha.core.trace import watchers
 from alpha.nn import Module
@@ -150,6 +151,7 @@ class Captured:
             self.running = False
 
     def _called(self, inputs: tuple[Tensor, ...]) -> Any:
+        settle()
         why = obstacle(inputs, self.modules, self.tensors, self.names)
         if why is not None:
             return self._plainly(inputs, why)

@@ -9,6 +9,7 @@ from alpha.core import leftover, versions
 from alpha.core.device import get_backend
 from alpha.core.errors import GraphError, message, shown
 from alpha.core.leftover import Leftover
+from alpha.core.table import settle
 from alpha.core.tensor import Tensor
 from alpha.optim.recorded import RecordedSteps
 
@@ -86,6 +87,7 @@ class Attempt:
             for each in self.steps:
                 recording.enter_context(each.recording())
             result = owner.function(*[Tensor(a, x.shape, x.dtype, x.device) for a, x in zip(copies, self.inputs)])
+        settle()
         self.left = [t._grad for t in self.tensors]
         self._take(result)
         if owner.contains_others():

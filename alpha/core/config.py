@@ -22,6 +22,7 @@ from typing import Any
 
 from alpha.core import openmp
 from alpha.core.errors import ConfigError, message, shown
+from alpha.core.table import settle
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,7 @@ class Config:
         """Sets values for the block, in this thread or task.  Raises ConfigError for an unknown name or a bad value."""
         changes = {name: _parsed(name, value) for name, value in changes.items()}
         block: _Block = object(), changes
+        settle()
         with self._lock:
             for name in changes:
                 self._changing[name] += 1
@@ -181,6 +183,7 @@ class Config:
         try:
             yield self
         finally:
+            settle()
             # Blocks of generators may end in any order, and in another task or thread than they began in.
             _blocks.set(tuple(b for b in _blocks.get() if b is not block))
             with self._lock:
@@ -192,6 +195,7 @@ class Config:
     def __setattr__(self, name: str, value: Any) -> None:
         """Changes a value of the process, for all that are in no block that sets it.  Raises ConfigError."""
         value = _parsed(name, value)
+        settle()
         with self._lock:
             self._values[name] = value
             self._publish(name)

@@ -20,7 +20,7 @@ from alpha.core.device import get_backend
 from alpha.core.errors import HOME, AnomalyError, ArgumentError, GraphError, ShapeError, message, shown
 from alpha.core.inputs.arguments import bound, checked
 from alpha.core.mode import enable_grad, grad_enabled, no_grad, recording, set_grad_enabled
-from alpha.core.table import provides, registry
+from alpha.core.table import provides, registry, settle
 from alpha.core.tensor import Tensor
 from alpha.core.trace import watchers
 
@@ -151,6 +151,7 @@ def backward(roots: Sequence[tuple[Tensor, Tensor]], *, retain_graph: bool, crea
     Without `inputs` the gradients of leaves are added to their `.grad`. With `inputs` nothing is stored: the
     gradients of just those tensors are returned, None for a tensor that the roots do not depend on.
     """
+    settle()
     walk = _Walk(None if inputs is None else [t._node or t for t in inputs], retain_graph, [g for _, g in roots])
     before, state.retained = state.retained, [] if retain_graph else None
     aloud, state.quiet = state.quiet, True

@@ -76,7 +76,7 @@ from alpha.core.inputs.registry import check_free, did_you_mean, origin
 from alpha.core.inputs.returned import Spec, kind_of, refuse_gradient
 from alpha.core.saved import Values, unpack
 from alpha.core.signature import FOLLOWS, Signature, check_names
-from alpha.core.table import TABLE, registry
+from alpha.core.table import TABLE, here, registry, settle
 from alpha.core.tensor import Tensor
 from alpha.core.views import View
 
@@ -195,20 +195,38 @@ class Op(Signature):
 
     def full(self, *args: Any, **attrs: Any) -> tuple[Tensor, ...]:
         """Calls the op and returns all of its outputs, those that only backward reads too."""
+        settle()    # whoever follows another call has one result
         return tuple(self._run(args, attrs))
 
     def _run(self, args: Sequence[Any], attrs: dict[str, Any]) -> list[Tensor]:
+        if here.call is not None:
+            ridden = TABLE["ride"](self, args, attrs)
+            if ridden is not None:
+                return [ridden]
         kept = True
         if len(args) != self.arity or attrs:
             args, attrs, kept = self.bind(args, attrs)
+        ready = self.prepare(args, attrs, kept)
+        if ready[0] is None:
+            return TABLE["followed"](self, args, attrs)  # type: ignore[no-any-return]
+        return self.finish(*ready)
+
+    def prepare(self, args: Sequence[Any], attrs: dict[str, Any], kept: bool) -> tuple[Any, ...]:
+        """Checks a call that was bound, and returns what `finish` takes.
+
+        None stands for the first of that where there is float32 beside the 16 bits of the mode: see alpha.core.follow.
+        """
         key, arrays, needs = self.read(args)
         if attrs:
             key = *key, id(attrs)
         settled = self.settled.get(key) if kept else None
         if settled is None:
             settled = self._settle(args, attrs, key if kept and self.steady else None)
-            if settled is None:
-                return TABLE["followed"](self, args, attrs)  # type: ignore[no-any-return]
+        return settled, args, attrs, arrays, needs
+
+    def finish(self, settled: Settled, args: Sequence[Any], attrs: dict[str, Any], arrays: Sequence[Any],
+               needs: Sequence[bool] | None) -> list[Tensor]:
+        """Computes, gives, records and tells a call that was prepared, and returns its outs."""
         result = self.compute(self, settled, args, attrs, arrays)
         outs = self.give(self, settled, args, attrs, arrays, result)
         if needs is not None and recording.get() and self.differentiable:

@@ -17,7 +17,7 @@ from alpha.core.leftover import Leftover
 from alpha.core.methods import Methods, Number
 from alpha.core.mode import grad_enabled
 from alpha.core.names import DEVICES, DTYPES, Shape
-from alpha.core.table import TABLE, provides
+from alpha.core.table import TABLE, provides, settle
 
 
 class Handle:
@@ -102,6 +102,7 @@ class Tensor(Conversions["Tensor"], Methods["Tensor"]):
 
     def numpy(self) -> np.ndarray:
         """Returns the elements as a new NumPy array on the host."""
+        settle()
         return get_backend(self.device).to_numpy(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from alpha.core.device import Array, get_backend
+from alpha.core.table import settle
 
 numbers = itertools.count(1)  # of changes and of nodes
 newest = 0                    # number of the latest change of anything: of elements, or of the array of a tensor
@@ -61,6 +62,7 @@ def histories(device: str, arrays: Sequence[Array]) -> list[History]:
 def note(changed: Sequence[History]) -> None:
     """Notes one change of the memory of each of these histories; of none where a tensor is given another array."""
     global newest
+    settle()
     with _lock:
         newest = number = next(numbers)
     for history in changed:
@@ -81,6 +83,7 @@ def remember(recipe: Any) -> None:
 
 def about_to_change(device: str, arrays: Sequence[Array]) -> None:
     """Has everything made now that is to be made again of arrays whose elements are about to change."""
+    settle()
     if recipes:
         changing = set(map(get_backend(device).memory_key, arrays))
         if changing.isdisjoint(_read):
@@ -107,8 +110,21 @@ def told_since(device: str, x: Array, number: int) -> str:
     return get_backend(device).history(x).told_since(number)
 
 
+def shared(arrays: Sequence[tuple[str, Array]]) -> bool:
+    """Tells whether another library sees the memory of one of these (device, array), and may change it."""
+    known = [found() for *_, found in _shared]
+    histories = [get_backend(device).history(x) for device, x in arrays]
+    return any(history is not None and history in known for history in histories)
+
+
+def are_any_shared() -> bool:
+    """Tells whether other libraries see memory of ours at all."""
+    return bool(_shared)
+
+
 def share(backend: Any, address: int, nbytes: int, x: Array) -> None:
     """Joins the history of an array that another library gets, or gave, to the histories over the same bytes."""
+    settle()
     if not nbytes:
         return
     kind, begin, end = backend.dlpack_device()[0], address, address + nbytes

@@ -11,6 +11,7 @@ from weakref import ref
 
 import numpy as np
 
+from alpha.core.table import settle
 from alpha.core.versions import History
 from alpha.cpu import memory
 
@@ -55,6 +56,7 @@ class CpuBackend:
         return x.copy()
 
     def fetch(self, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+        settle()
         _refuse(READ)
         copies = [x.copy() for x in arrays]
         return lambda: copies
@@ -68,6 +70,7 @@ class CpuBackend:
         return out
 
     def copy_into(self, dst: np.ndarray, src: np.ndarray) -> None:
+        settle()
         if memory.here.recorder is not None:
             memory.here.recorder.run(np.copyto, dst, src)
         else:
@@ -142,15 +145,19 @@ class CpuBackend:
             return bool(np.isnan(np.sum(x, dtype=np.float64)) and np.isnan(x).any())  # inf - inf is NaN: look closer
 
     def synchronize(self) -> None:
-        """Nothing runs behind the caller's back."""
+        """Nothing runs behind the caller's back, but that a call may not have begun."""
+        settle()
 
     def mark(self) -> None:
         """The clock of the host will do."""
+        settle()
 
     def memory_stats(self) -> dict[str, int]:
+        settle()
         return {"live": memory.pool.live, "cached": memory.pool.cached, "peak": memory.pool.peak}
 
     def reset_peak_memory(self) -> None:
+        settle()
         memory.pool.peak = memory.pool.live
 
     def record(self, function: Callable[[list[np.ndarray]], list[np.ndarray]], inputs: Sequence[np.ndarray],

@@ -15,6 +15,7 @@ import numpy as np
 from alpha.core.config import config
 from alpha.core.device import HALF_DTYPES, get_backend
 from alpha.core.errors import AlphaError
+from alpha.core.table import settle
 from alpha.core.versions import History
 from alpha.cuda import families, lazy  # noqa: F401  the former binds the implementations
 from alpha.cuda.ops.pointwise import convert, filled
@@ -65,12 +66,14 @@ class CudaBackend:
         return memory.download(x, x.dtype)
 
     def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[np.ndarray]]:
+        settle()
         return memory.fetch([convert(x, "float32") if x.dtype == "bfloat16" else x for x in arrays])
 
     def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array:
         return filled(shape, value, dtype)
 
     def copy_into(self, dst: Array, src: Array) -> None:
+        settle()
         self.forget([dst])
         memory.copy(dst, src)
 
@@ -109,9 +112,12 @@ class CudaBackend:
     def has_nan(self, x: Array) -> bool:
         return has_nan(lazy.peek(x))
 
-    synchronize = staticmethod(context.synchronize)
+    def synchronize(self) -> None:
+        settle()
+        context.synchronize()
 
     def mark(self) -> Any:
+        settle()
         return context.driver.Event().record(context.stream)
 
     record = Recording
@@ -120,10 +126,12 @@ class CudaBackend:
         return memory.recorder
 
     def memory_stats(self) -> dict[str, int]:
+        settle()
         pool = memory.pool
         return {"live": pool.live, "cached": pool.cached, "peak": pool.peak}
 
     def reset_peak_memory(self) -> None:
+        settle()
         memory.pool.peak = memory.pool.live
 
     alignment = 16

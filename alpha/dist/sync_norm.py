@@ -15,7 +15,7 @@ from alpha.core.graph import grad_enabled, no_grad
 from alpha.core.inputs.arguments import checked
 from alpha.core.tensor import Tensor, tensor
 from alpha.dist.slices import exchanged, joins, leads
-from alpha.nn.activation import fuse_relu
+from alpha.fuse.follow import later_function
 from alpha.nn.module import Module
 from alpha.nn.norm import BatchNorm1d, BatchNorm2d
 from alpha.ops import activation as activations
@@ -60,12 +60,14 @@ class SyncBatchNorm(BatchNorm2d):
             with no_grad():
                 for running, now in ((self.running_mean, mean), (self.running_var, m2 * (1 / (total - 1)))):
                     running.copy_(running * (1 - share) + now.astype(running.dtype) * share)
-        y: Tensor = _Normalize.apply(x, self.weight, self.bias, residual, mean, istd, counts, activation)
-        return y
+        if activation is not None:
+            return _normalized(x, self.weight, self.bias, residual, mean, istd, counts, activation=activation)
+        return later_function(_normalized, x, self.weight, self.bias, residual, mean, istd, counts)
 
-    def fused_with(self, following: Module) -> Any:
-        """Fuses with a ReLU."""
-        return fuse_relu(self, SyncBatchNorm, following)
+
+def _normalized(*args: Any, activation: str | None) -> Tensor:
+    y: Tensor = _Normalize.apply(*args, activation)
+    return y
 
 
 class _Normalize(Function):

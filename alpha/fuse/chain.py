@@ -24,7 +24,7 @@ class Function(NamedTuple):
 
     Attributes:
         name: of the C function, which returns a float, or a bool.
-        text: its definition; "" where it stands in a header.
+        text: its definition, or the line that includes it; "" where chain.cuh has it.
         is_condition: whether it returns a bool.
     """
 

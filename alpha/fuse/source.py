@@ -73,7 +73,7 @@ class _Reads:
 def head(steps: Sequence[tuple], n: int) -> str:
     """Returns what stands before the kernels of a chain: see `source`."""
     return "\n".join([f"// {' '.join([code.name.removesuffix('_of') for code, *_ in steps])}: generated, see chain.py",
-                      '#include "ops/pointwise/chain.cuh"', *{code.name: code.text for code, *_ in steps}.values(),
+                      '#include "ops/pointwise/chain.cuh"', *dict.fromkeys([code.text for code, *_ in steps]),
                       f"constexpr int N = {n};", ""])
 
 

@@ -18,13 +18,10 @@ from alpha.core.config import config
 from alpha.core.device import device_type
 from alpha.core.op import Op
 from alpha.core.tensor import Tensor, tensor
+from alpha.fuse.follow import NORMS, PRODUCTS, Step, follow
 from alpha.inference.program import VIEWS, Call, Program, Value, evaluate, op_named
 from alpha.ops.matmul import MOST_SPARSE_ROWS
 
-NORMS = ("batch_norm_act", "batch_norm_add_act")
-# What can take a scale and a shift: op -> the op that takes a bias and an activation as well.
-FUSED = {"conv2d": "conv2d_bias_act", "conv2d_bias_act": "conv2d_bias_act", "coconv2d": "coconv2d_bias_act",
-         "coconv2d_bias_act": "coconv2d_bias_act", "linear": "linear"}
 # Which ops can add a tensor before their activation, with the CPU's kernels and on a GPU.
 ADDING = {"cpu": ("conv2d_bias_act", "coconv2d_bias_act"), "cuda": ("conv2d_bias_act",)}
 
@@ -102,7 +99,7 @@ def _fold_norms(program: Program, adding: tuple[str, ...]) -> None:
 
 def _why_not(norm: Call, source: Call | None, readers: dict[Value, list[Call | None]], adding: tuple[str, ...]) -> str:
     """Returns why a norm cannot be folded into what makes its input; "" if it can."""
-    if source is None or source.op.name not in FUSED:
+    if source is None or source.op.name not in PRODUCTS:
         return f"its input comes from {source.op.name if source else 'outside'}"
     if len(readers[source.outs[0]]) > 1:
         return f"others read the result of {layer(source)}, too"
@@ -112,7 +109,7 @@ def _why_not(norm: Call, source: Call | None, readers: dict[Value, list[Call | N
         return "weights or statistics are computed from the input"
     if source.args[1].dtype not in ("float32", "float64"):
         return f"the weights of {layer(source)} are {source.args[1].dtype}, which rounding twice would harm"
-    if len(norm.args) > 5 and FUSED[source.op.name] not in adding:
+    if len(norm.args) > 5 and PRODUCTS[source.op.name] not in adding:
         return "norm, addition and activation are one pass as they are"
     return ""
 
@@ -128,7 +125,7 @@ def _fold(program: Program, norm: Call, source: Call) -> None:
     attrs = {**source.attrs, "activation": norm.attrs["activation"]}
     if "for_norm" in attrs:
         attrs["for_norm"] = False
-    _become(source, op_named(FUSED[source.op.name]), [source.args[0], _constant(program, weights, dtype, w.name),
+    _become(source, op_named(PRODUCTS[source.op.name]), [source.args[0], _constant(program, weights, dtype, w.name),
             _constant(program, (bias - mean) * scale + beta, dtype, "")], attrs)
     source.residual = norm.args[5] if len(norm.args) > 5 else None
     _take_place(program, source, norm)
@@ -169,6 +166,10 @@ def _skip_zeros(program: Program) -> None:
             program.notes.append((layer(call), "skips rows of zeros"))
 
 
+def _step(call: Call) -> Step:
+    return Step(call.op.name, call.args, call.attrs)
+
+
 def _become(call: Call, op: Op, args: list[object], attrs: dict[str, object]) -> None:
     call.op, call.args, call.attrs = op, args, attrs
 
@@ -187,13 +188,10 @@ def _fuse_activations(program: Program) -> None:
         source = makers.get(call.args[0]) if call.op.name == "relu" else None
         if source is None or len(readers[source.outs[0]]) > 1 or call.args[0] is not source.outs[0]:
             continue
-        if source.op.name in FUSED and source.attrs.get("activation") is None:
-            args = [*source.args, None] if len(source.args) == 2 else source.args
-            _become(source, op_named(FUSED[source.op.name]), args, {**source.attrs, "activation": "relu"})
-        elif source.op.name in NORMS and source.attrs["activation"] is None:
-            source.attrs = {**source.attrs, "activation": "relu"}
-        else:
+        both = follow(_step(source), Step("relu", [None], {}))
+        if both is None:
             continue
+        _become(source, op_named(both.op), list(both.args), both.attrs)
         makers[call.outs[0]] = source
         outs = source.outs
         _take_place(program, source, call)
@@ -212,9 +210,9 @@ def _fuse_additions(program: Program, adding: tuple[str, ...]) -> None:
         for _, a, b in sorted(ready, key=lambda item: -item[0]):    # the operand that is made last
             source = makers.get(a)
             if (source is not None and a is not b and len(readers[a]) == 1 and source.residual is None
-                    and FUSED.get(source.op.name) in adding and source.attrs.get("activation") is None):
+                    and PRODUCTS.get(source.op.name) in adding and source.attrs.get("activation") is None):
                 args = [*source.args, None] if len(source.args) == 2 else source.args
-                _become(source, op_named(FUSED[source.op.name]), args, {**source.attrs, "activation": None})
+                _become(source, op_named(PRODUCTS[source.op.name]), args, {**source.attrs, "activation": None})
                 source.residual = b
                 makers[call.outs[0]] = source
                 _take_place(program, source, call)
@@ -229,13 +227,12 @@ def _fuse_pools(program: Program) -> None:
         if call.op.name != "max_pool2d" or call.outs[1] in readers:
             continue
         source = makers.get(call.args[0])
-        if (source is None or source.op.name != "conv2d_bias_act" or source.residual is not None
-                or source.attrs["activation"] != "relu" or len(readers[source.outs[0]]) > 1
-                or source.attrs["groups"] > 1 or source.attrs["dilation"] != (1, 1)):
+        if source is None or source.residual is not None or len(readers[source.outs[0]]) > 1:
             continue
-        kept = {name: source.attrs[name] for name in ("stride", "padding", "algorithm")}
-        window = {f"pool_{name}": call.attrs[name] for name in ("kernel_size", "stride", "padding")}
-        _become(call, op_named("conv_relu_pool"), source.args, {**kept, **window})
+        both = follow(_step(source), _step(call))
+        if both is None:
+            continue
+        _become(call, op_named(both.op), list(both.args), both.attrs)
         call.outs = call.outs[:1]
         program.notes.append((layer(source), "max pool fused"))
 

@@ -13,6 +13,7 @@ from alpha.core.device import FLOAT_DTYPES
 from alpha.core.errors import ArgumentError, ConfigError, DeviceError, GraphError, message, shown
 from alpha.core.graph import no_grad
 from alpha.core.op import Op
+from alpha.core.table import settle
 from alpha.core.tensor import Tensor, tensor
 from alpha.inference.program import Call, Piece, Program, Value
 from alpha.nn import Module
@@ -111,6 +112,7 @@ def trace_once(model: Module, inputs: Sequence[Tensor]) -> Program:
 
 
 def _traced(model: Module, inputs: Sequence[Tensor]) -> tuple[Program, list[Tensor]]:
+    settle()
     tracer = _Tracer(model, inputs)
     with no_grad():
         ops_seam.observers.append(tracer)

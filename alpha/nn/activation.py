@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from alpha import ops
 from alpha.core.errors import ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Approximation, Axis, Count, Finite, NonNegative, Positive
 from alpha.core.tensor import Tensor
-from alpha.nn.function import Lambda
 from alpha.nn.module import Module, Parameter
 from alpha.ops.activation.functions import check_limits
 
@@ -284,11 +281,3 @@ class GLU(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.glu(x, self.axis)
-
-
-def fuse_relu(layer: Module, owner: type[Module], following: Module) -> partial[Tensor] | None:
-    """Returns `layer` with activation="relu" where `following` is a ReLU and `layer` has the forward of `owner`."""
-    is_relu = type(following) is ReLU or (type(following) is Lambda and following.function is ops.relu)
-    if is_relu and type(layer).forward is owner.forward and "forward" not in vars(layer):
-        return partial(layer, activation="relu")
-    return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from alpha import ops
@@ -12,10 +11,9 @@ from alpha.core.inputs.kinds import Channels, LevelChannels, Levels
 from alpha.core.inputs.kinds import Pair as IntOrPair
 from alpha.core.precision import to_storage_dtype
 from alpha.core.tensor import Tensor
+from alpha.fuse.follow import later
 from alpha.nn import init
-from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
-from alpha.nn.norm import counts_for_norm
 from alpha.ops.coconv_desc import CoConvDesc, check_kernel, level_channels
 from alpha.ops.conv import as_pair
 
@@ -66,17 +64,9 @@ class CoConv2d(Module):
         """Returns activation(coconv2d(x, weight) + bias); activation is None or "relu".  for_norm: see Conv2d."""
         x = to_storage_dtype(x)
         if self.bias is None and activation is None:
-            return ops.coconv2d(x, self.weight, for_norm=for_norm, **self.geometry)
-        return ops.coconv2d_bias_act(x, self.weight, self.bias, activation=activation, for_norm=for_norm,
-                                     **self.geometry)
-
-    def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
-        """Fuses with a ReLU where there is a bias; without one the layer is followed by a norm in practice."""
-        return fuse_relu(self, CoConv2d, following) if self.bias is not None else None
-
-    def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
-        """Counts the statistics that a batch norm in training begins with."""
-        return counts_for_norm(self, CoConv2d, following)
+            return later(ops.coconv2d, x, self.weight, for_norm=for_norm, **self.geometry)
+        return later(ops.coconv2d_bias_act, x, self.weight, self.bias, activation=activation, for_norm=for_norm,
+                     **self.geometry)
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         desc = CoConvDesc.fprop(x_shape, self.weight.shape, **self.geometry)

@@ -5,14 +5,12 @@ Entries are attributes, named "0", "1", ... in lists, and so their parameters ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from alpha.core.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message, shown
-from alpha.core.graph import grad_enabled, state
 from alpha.core.inputs.arguments import bound_methods, checked
 from alpha.core.inputs.ints import as_int, no_bools
-from alpha.core.op import observers
 from alpha.core.tensor import Tensor
 from alpha.nn.attributes import a_, check_name, named
 from alpha.nn.function import as_module
@@ -202,9 +200,8 @@ class Sequential(_List[Module]):
         nn.Sequential(nn.Conv2d(3, 8, 3), ops.relu, nn.Flatten())
         nn.Sequential({"conv": nn.Conv2d(3, 8, 3), "relu": nn.ReLU()})
 
-    A layer that can fuse with the next one does (a batch norm, a linear layer or a convolution with a bias followed
-    by a ReLU: same values, one pass less over memory), unless one of the two has hooks. Under `no_grad` a MaxPool2d
-    behind a convolution and its ReLU goes into them, too. It has what a list has, like ModuleList.
+    What a layer and the next ones do in one pass over memory they do so here as in any other code: docs/fusion.md. It
+    has what a list has, like ModuleList.
     Args:
         *modules: the modules, in order; functions become nn.Lambda. Or one dict, whose keys are their names.
     Raises:
@@ -220,35 +217,9 @@ class Sequential(_List[Module]):
             self._fill(modules)
 
     def forward(self, x: Tensor) -> Tensor:
-        layers = list(self)
-        k = 0
-        while k < len(layers):
-            layer = layers[k]
-            call, count = _fused(*layers[k:k + 3])
-            before = state.layers
-            state.layers = (*before, layer) if count > 1 else before    # the first stands for all
-            try:
-                x = call(x)
-            finally:
-                state.layers = before
-            k += count
+        for layer in list(self):
+            x = layer(x)
         return x
-
-
-def _fused(layer: Module, following: Module | None = None, third: Module | None = None
-           ) -> tuple[Callable[[Tensor], Tensor], int]:
-    """Returns what calls the first of some layers, with those behind it where one op does the same, and their number.
-
-    Three are one where no graph is recorded. Whoever writes down the ops of a model sees them by themselves.
-    """
-    if following is None or layer.hooked or following.hooked:
-        return layer, 1
-    both = layer.fused_with(following)
-    if both and third is not None and not third.hooked and not grad_enabled() and not observers:
-        pooled = layer.fused_with_pool(third)
-        if pooled:
-            return pooled, 3
-    return (both, 2) if both else (layer.called_before(following), 1)
 
 
 class ParameterList(_List[Parameter]):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 # Methods that subclasses define.
-OVERRIDDEN = ("forward", "extra_repr", "macs", "fused_with", "fused_with_pool", "called_before")
+OVERRIDDEN = ("forward", "extra_repr", "macs")
 
 
 @bound_methods()

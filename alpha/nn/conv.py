@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from alpha import ops
@@ -13,11 +12,9 @@ from alpha.core.inputs.kinds import BorderMode, Channels, ConvPadding, Padding
 from alpha.core.inputs.kinds import Pair as IntOrPair
 from alpha.core.precision import to_storage_dtype
 from alpha.core.tensor import Tensor
+from alpha.fuse.follow import later
 from alpha.nn import init
-from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
-from alpha.nn.norm import counts_for_norm
-from alpha.nn.pool import MaxPool2d
 from alpha.ops.algorithms.names import ConvAlgorithm
 from alpha.ops.conv import as_pair, check_output_padding, named_padding
 from alpha.ops.conv_desc import Axis, ConvDesc
@@ -122,26 +119,9 @@ class Conv2d(_Conv):
         if self.border != _NO_BORDER:
             x = self._bordered(x)
         if self.bias is None and activation is None:
-            return ops.conv2d(x, self.weight, algorithm=self.algorithm, for_norm=for_norm, **self.geometry)
-        return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, for_norm=for_norm,
-                                   algorithm=self.algorithm, **self.geometry)
-
-    def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
-        """Fuses with a ReLU where there is a bias; without one the layer is followed by a norm in practice."""
-        return fuse_relu(self, Conv2d, following) if self.bias is not None else None
-
-    def fused_with_pool(self, pool: Module) -> Callable[[Tensor], Tensor] | None:
-        """See Module."""
-        if (type(pool) is not MaxPool2d or not pool.is_plain or "forward" in vars(pool) or self.groups > 1
-                or self.dilation != (1, 1) or self.border != _NO_BORDER or self.algorithm is not None):
-            return None
-        window = pool.kernel_size, pool.stride, pool.padding
-        return lambda x: ops.conv2d_relu_pool(to_storage_dtype(x), self.weight, self.bias, self.stride, self.padding,
-                                              *window)
-
-    def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
-        """Counts the statistics that a batch norm in training begins with."""
-        return counts_for_norm(self, Conv2d, following)
+            return later(ops.conv2d, x, self.weight, algorithm=self.algorithm, for_norm=for_norm, **self.geometry)
+        return later(ops.conv2d_bias_act, x, self.weight, self.bias, activation=activation, for_norm=for_norm,
+                     algorithm=self.algorithm, **self.geometry)
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         n, h, w, c = x_shape

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import cast
 
 from alpha import ops
@@ -12,8 +11,8 @@ from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Axis, Count, Map, NewShape
 from alpha.core.precision import to_storage_dtype
 from alpha.core.tensor import Tensor
+from alpha.fuse.follow import later
 from alpha.nn import init
-from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
 
 
@@ -45,11 +44,7 @@ class Linear(Module):
 
     def forward(self, x: Tensor, activation: str | None = None) -> Tensor:
         """Returns activation(x @ weight.T + bias); activation is None or "relu"."""
-        return ops.linear(to_storage_dtype(x), self.weight, self.bias, activation=activation)
-
-    def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
-        """Fuses with a ReLU."""
-        return fuse_relu(self, Linear, following)
+        return later(ops.linear, to_storage_dtype(x), self.weight, self.bias, activation=activation)
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         count = math.prod(x_shape[:-1]) * self.in_features * self.out_features  # there is no padding to skip

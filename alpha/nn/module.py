@@ -258,22 +258,7 @@ class Module(Contents, Hooks):
 
         return load
 
-    # ---- what containers and the summary ask -------------------------------------------------------------------------
-
-    def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
-        """Returns a function that equals `following(self(x))` in one op, or None where there is no such op.
-
-        Sequential asks each layer this about the next one, unless either has hooks.
-        """
-        return None
-
-    def fused_with_pool(self, pool: Module) -> Callable[[Tensor], Tensor] | None:
-        """Returns a function that equals `pool(relu(self(x)))` in one op that has no gradient, or None."""
-        return None
-
-    def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
-        """Returns what equals `self(x)`, and does what `following` asks of it; Sequential calls that, without hooks."""
-        return self
+    # ---- what the summary asks ---------------------------------------------------------------------------------------
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         """Returns the multiply-accumulates of one call: (nominal, without those on padded zeros)."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from math import prod
 
 from alpha import ops
@@ -11,8 +9,9 @@ from alpha.core.errors import ConfigError, ShapeError, message
 from alpha.core.inputs.arguments import checked
 from alpha.core.inputs.kinds import Count, Positive, ShapeLike, Share
 from alpha.core.tensor import Tensor
-from alpha.nn.activation import fuse_relu
+from alpha.fuse.follow import later
 from alpha.nn.module import Module, Parameter
+from alpha.ops.norm import norm_call
 
 
 def _refuse_other_sizes(layer: Module, x: Tensor, *sizes: int) -> None:
@@ -73,13 +72,10 @@ class BatchNorm2d(Module):
         """Returns activation(norm(x) + residual); activation is None or "relu"."""
         if self.weight is None and self.running_mean is None:
             _refuse_other_sizes(self, x, self.num_features)
-        return ops.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, residual,
-                              training=self.training or self.running_mean is None, momentum=self._weight_of_batch(),
-                              eps=self.eps, activation=activation)
-
-    def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
-        """Fuses with a ReLU."""
-        return fuse_relu(self, BatchNorm2d, following)
+        op, args, attrs = norm_call(x, self.weight, self.bias, self.running_mean, self.running_var, residual,
+                                    training=self.training or self.running_mean is None,
+                                    momentum=self._weight_of_batch(), eps=self.eps, activation=activation)
+        return later(op, *args, **attrs)
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
@@ -91,12 +87,6 @@ class BatchNorm1d(BatchNorm2d):
 
 class BatchNorm3d(BatchNorm2d):
     """BatchNorm2d by its other name: x (N, D, H, W, C), channels last."""
-
-
-def counts_for_norm(layer: Module, owner: type[Module], following: Module) -> Callable[[Tensor], Tensor]:
-    """Returns `layer` with for_norm where a batch norm in training follows and it has the forward of `owner`."""
-    asked = isinstance(following, BatchNorm2d) and following.training
-    return partial(layer, for_norm=True) if asked and type(layer).forward is owner.forward else layer
 
 
 class LayerNorm(Module):

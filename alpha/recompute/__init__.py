@@ -16,6 +16,7 @@ from typing import Any
 from alpha.core.errors import ArgumentError, message, shown
 from alpha.core.inputs.arguments import bound
 from alpha.core.saved import remaking
+from alpha.core.table import settle
 from alpha.recompute import plan
 from alpha.recompute.recipe import count
 
@@ -49,7 +50,9 @@ def recompute(function: Callable[..., Any]) -> Callable[..., Any]:
         with plan.counting:
             remaking.segments += 1
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            settle()
+            return result
         finally:
             plan.here.segment = before
             with plan.counting:

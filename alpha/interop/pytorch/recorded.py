@@ -9,6 +9,7 @@ from typing import Any
 
 from alpha.core.graph import no_grad
 from alpha.core.op import observers
+from alpha.core.table import settle
 from alpha.core.tensor import Tensor
 from alpha.nn import Module
 
@@ -108,6 +109,7 @@ class Recorder:
         """Calls the module and returns its inputs and outputs as values."""
         given = [Ref(self.new(t)) for t in inputs]
         with no_grad():
+            settle()
             observers.append(self)
             try:
                 result = self.model(*inputs)

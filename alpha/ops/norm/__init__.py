@@ -69,6 +69,15 @@ def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = Non
             activation is unknown.
     Source: arXiv 1502.03167, Algorithms 1 and 2.
     """
+    op, args, attrs = norm_call(x, gamma, beta, running_mean, running_var, residual, training=training,
+                                momentum=momentum, eps=eps, activation=activation)
+    return op(*args, **attrs)  # type: ignore[no-any-return]
+
+
+def norm_call(x: Tensor, gamma: Tensor | None, beta: Tensor | None, running_mean: Tensor | None,
+              running_var: Tensor | None, residual: Tensor | None, *, training: bool, momentum: float, eps: float,
+              activation: str | None) -> tuple[Any, tuple[Tensor | None, ...], dict[str, Any]]:
+    """Returns the op that batch_norm calls, and its arguments."""
     given = [p for p in (running_mean, running_var, gamma, beta) if p is not None]
     if (isinstance(x, Tensor) and x.ndim > 1 and not prod(x.shape[:-1])     # no sample: no statistics
             and all(isinstance(p, Tensor) for p in given)       # what is none the op refuses
@@ -79,8 +88,8 @@ def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = Non
         training = False
     attrs = dict(training=training, momentum=momentum, eps=eps, activation=activation)
     if residual is None:
-        return batch_norm_act(x, gamma, beta, running_mean, running_var, **attrs)
-    return batch_norm_add_act(x, gamma, beta, running_mean, running_var, residual, **attrs)
+        return batch_norm_act, (x, gamma, beta, running_mean, running_var), attrs
+    return batch_norm_add_act, (x, gamma, beta, running_mean, running_var, residual), attrs
 
 
 def _batch_norm_shapes(x: Tensor, params: dict[str, Tensor | None], training: bool) -> list[Shape | Spec]:
@@ -209,6 +218,9 @@ def _batch_norm_vjp(g: Tensor, s: Any, training: bool, eps: float, activation: s
     if training and not grad_enabled():
         gradients = batch_norm_grad(g, s.x, s.gamma, s.beta, s.mean, s.istd, activation=activation)
         return _rounded(gradients, s)
+    if activation == "relu" and not grad_enabled():     # one pass, and the mask of the forward pass
+        y = batch_norm_apply(s.x, s.gamma, s.beta, s.mean, s.istd, None, activation=None, training=False)
+        g, activation = relu_grad(g, y), None
     axes = tuple(range(s.x.ndim - 1))
     x, g, gamma, beta = (_to_sum_dtype(t) for t in (s.x, g, s.gamma, s.beta))
     xhat, istd = _standardized(x, axes, eps) if training else ((x - s.mean) * s.istd, s.istd)

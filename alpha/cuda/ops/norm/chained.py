@@ -18,26 +18,15 @@ from alpha.cuda.runtime.memory import Array
 from alpha.fuse.chain import Function, Leaf, Value, made_again
 from alpha.fuse.places import WHOLE, Place
 
-_ARGS = "float x, float mean, float istd, float gamma, float beta"
-_STANDARDIZED = "__fmaf_rn(__fadd_rn(x, -mean), __fmul_rn(gamma, istd), beta)"  # as in channel_norm.cuh, to the bit
+
+def _function(name: str) -> Function:
+    return Function(f"{name}_of", '#include "ops/norm/norm_equation.cuh"')
 
 
-def _function(name: str, args: str, result: str) -> Function:
-    return Function(f"{name}_of", f"EQUATION float {name}_of({args}) {{ {result} }}")
-
-
-_APPLIED = {(relu, add): _function(
-    f"norm{'_add' * add}{'_relu' * relu}", _ARGS + ", float residual" * add,
-    f"const float v = {'__fadd_rn(' * add}{_STANDARDIZED}{', residual)' * add}; "
-    f"return {'v < 0 ? 0 : v' if relu else 'v'};") for relu in (False, True) for add in (False, True)}
-_MASKED = _function("norm_relu_grad", f"float g, {_ARGS}", f"return {_STANDARDIZED} <= 0 ? 0 : g;")
-_AWAY = _function("norm_away", "float x, float mean", "return __fadd_rn(x, -mean);")
-_DX = "__fmaf_rn(__fmul_rn(gamma, istd), v, __fmaf_rn(__fadd_rn(x, -mean), slope, offset))"
-_GRADIENT = _function("norm_grad", "float v, float x, float mean, float istd, float gamma, float slope, float offset",
-                      f"return {_DX};")
-_FROM = {relu: _function(f"norm_grad_from{'_relu' * relu}", f"float g, {_ARGS}, float slope, float offset",
-                         f"const float v = {f'{_STANDARDIZED} <= 0 ? 0 : ' * relu}g; return {_DX};")
-         for relu in (False, True)}
+_APPLIED = {(relu, add): _function(f"norm{'_add' * add}{'_relu' * relu}") for relu in (False, True)
+            for add in (False, True)}
+_MASKED, _AWAY, _GRADIENT = _function("norm_relu_grad"), _function("norm_away"), _function("norm_grad")
+_FROM = {relu: _function(f"norm_grad_from{'_relu' * relu}") for relu in (False, True)}
 
 
 def inputs(norm: Any) -> tuple[Any, ...]:

@@ -3,13 +3,12 @@
 #pragma once
 #include <type_traits>
 
+#include "ops/norm/norm_equation.cuh"
 #include "reduce.cuh"
 
 constexpr int AHEAD = 4;  // rows that a thread has in flight
 #define SUMMERS (THREADS, 2)  // of walk.py
 #define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)  // what was read last first: it is in the cache
-
-INLINE float standardized(float away, float scale, float shift) { return __fmaf_rn(away, scale, shift); }
 
 // Which statistic a channel has: one for k neighbours in a sample. Batch norm has one sample, and k is 1.
 struct Sharing {
@@ -221,7 +220,7 @@ INLINE void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Ch
     UNROLL for (int lane = 0; lane < N; lane++) {
       away[lane] = to_float(row.x.v[lane]) - c.middle[lane];
       v[lane] = to_float(row.g.v[lane]);
-      if (RELU && standardized(away[lane], c.scale[lane], c.shift[lane]) <= 0) v[lane] = 0;
+      if (RELU) v[lane] = passed(v[lane], standardized(away[lane], c.scale[lane], c.shift[lane]));
     }
     use(v, away, r);
   });
@@ -277,7 +276,7 @@ INLINE void gradient(const Pitched<T> &g, const T *x, const Norm<T> &norm, const
   each_gradient<RELU, AHEAD / 2>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64 r) {
     float dx[N];
     UNROLL for (int lane = 0; lane < N; lane++)
-      dx[lane] = __fmaf_rn(c.scale[lane], v[lane], __fmaf_rn(away[lane], slope[lane], offset[lane]));
+      dx[lane] = norm_gradient(v[lane], away[lane], c.scale[lane], slope[lane], offset[lane]);
     out.put(dx, r * stride + first);
   });
 }
