@@ -100,9 +100,9 @@ for cpu.small_net, modes in ((lenet, MODES), (small_resnet, MODES[:RESNET])):
             CHOSEN.setdefault(precision, set()).add(made.chosen.name.split()[0])
 print(json.dumps([context.arch, losses, {key: sorted(names) for key, names in CHOSEN.items()}]))
 """
-MODES = {"8.0": [(False, mode) for mode in ("fp32", "bf16", "tf32", "fp16")],
-         "8.6": [(True, "fp32"), (False, "bf16")]}  # whether the kernels are those of least cost
-RESNET = {"8.0": 2, "8.6": 0}  # how many of the modes a residual network is trained in
+MODES = {"sm_80": [(False, mode) for mode in ("fp32", "bf16", "tf32", "fp16")],
+         "sm_86": [(True, "fp32"), (False, "bf16")]}  # whether the kernels are those of least cost
+RESNET = {"sm_80": 2, "sm_86": 0}  # how many of the modes a residual network is trained in
 
 
 @pytest.mark.long
@@ -110,13 +110,13 @@ RESNET = {"8.0": 2, "8.6": 0}  # how many of the modes a residual network is tra
 @pytest.mark.skipif(CHECKED, reason="test_conv_mma.py checks every access")
 def test_networks_train_in_every_mode_on_devices_before_hopper():
     """Such layers are too small to be worth a conversion; so that tensor cores compute them, the others cost more."""
-    programs = [start(f"MODES, RESNET, CHOSEN = {modes}, {RESNET[capability]}, {{}}\n{PROGRAM}",
-                      ALPHA_EMULATED_CAPABILITY=capability) for capability, modes in MODES.items()]
-    for program, (capability, modes) in zip(programs, MODES.items()):
+    programs = [start(f"MODES, RESNET, CHOSEN = {modes}, {RESNET[arch]}, {{}}\n{PROGRAM}",
+                      ALPHA_EMULATED_ARCH=arch) for arch, modes in MODES.items()]
+    for program, (arch, modes) in zip(programs, MODES.items()):
         done = program.finish()
         assert done.returncode == 0, done.stderr
-        arch, losses, chosen = json.loads(done.stdout.splitlines()[-1])
-        assert arch == "sm_" + capability.replace(".", "")
+        found, losses, chosen = json.loads(done.stdout.splitlines()[-1])
+        assert found == arch
         for whole, *others in losses.values():
             for (_, mode), got in zip(modes, others):
                 assert got == pytest.approx(whole, rel={"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2, "bf16": 6e-2}[mode])
