@@ -51,7 +51,8 @@ def test_launch_bounds_that_a_class_does_not_grant(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("ALPHA_EMULATED_ARCH", "sm_86")
     caught("want 8 blocks of 256 threads on a multiprocessor, sm_86 has 16 blocks and 1536 threads",
            "bounds:eight_blocks", "P", 1, 256, x)
-    caught("want 20 blocks of 32 threads on a multiprocessor, sm_86 has 16 blocks", "bounds:twenty_blocks", "P", 1, 32, x)
+    caught("want 20 blocks of 32 threads on a multiprocessor, sm_86 has 16 blocks",
+           "bounds:twenty_blocks", "P", 1, 32, x)
 
 
 def one_product(kind: str, arch: str = "sm_90a") -> np.ndarray:

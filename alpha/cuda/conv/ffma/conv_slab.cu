@@ -34,7 +34,7 @@ using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true
 #endif
 
 #define CONV(name, FPROP) \
-  ALPHA_ENTRY(name, (Tile<FPROP>::THREADS, MIN_BLOCKS), (SlabTensors<Tile<FPROP>> t, Exact exact), \
+  ALPHA_ENTRY(name, (Tile<FPROP>::THREADS, blocks_here(MIN_BLOCKS)), (SlabTensors<Tile<FPROP>> t, Exact exact), \
               DYNAMIC_SHARED(Tile<FPROP>::In, smem); slab_block<Tile<FPROP>, !TERMS>(t, smem, exact))
 CONV(conv_v2, true)
 CONV(ks_deconv, false)

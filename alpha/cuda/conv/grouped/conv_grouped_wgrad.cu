@@ -15,6 +15,7 @@
 //           tf32 240 (922), fp32 335 (1620); 64 channels, 32 groups 54 (511), 128 (958), 177 (792); 256 x 8x8 x 512
 //           channels, 32 groups 47 (35), 82 (195), 107 (423). `python -m benchmarks.conv_ops --sets groups`
 #include "conv/grouped/grouped.cuh"
+#include "copies.cuh"
 
 constexpr int DEPTH = WIDE ? 2 : 1;                      // steps of mma.sync at a time: registers of 16 bits end at 128
 constexpr int BATCH = DEPTH * STEP, MOST = 128, AREA = 256;  // positions of these, of a tile; elements of a piece
@@ -63,7 +64,7 @@ template <class E> INLINE void take(Fragment<2> (&b)[2], const E *x, const int *
   }
 }
 
-ALPHA_GLOBAL(conv_grouped_wgrad, (THREADS, WIDE ? 1 : 2),
+ALPHA_GLOBAL(conv_grouped_wgrad, (THREADS, WIDE ? 1 : blocks_here(2)),
              (GroupedMapsBack m, GroupedShape s, int patch_size, int pieces, int out_chunks, int unused)) {
   ptx::follow();
   DYNAMIC_SHARED(ELEMENT, shared);  // two of: a patch of x, positions of g
