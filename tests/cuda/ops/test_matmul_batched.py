@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import alpha
+from alpha.cuda.conv import costs
 from alpha.cuda.ops.matmul import batched
 from alpha.cuda.runtime.context import lacks
 from alpha.gradcheck import assert_equal_at
@@ -53,7 +54,9 @@ def test_heads_are_multiplied_on_tensor_cores_without_casts(device, precision):
     with alpha.precision(precision), alpha.profiler() as p:
         scores = alpha.ops.matmul(q, k, transpose_b=True, dtype="float32")
     launched = [launch.kernel for call in p.calls for launch in call.launches]
-    assert [name.partition("_n")[0] for name in launched] == ["matmul_batched"]
+    assert len(launched) == 1
+    if dtype != "float32" or 3 * costs.device().fma < costs.device().mma:  # else FMA units are as fast
+        assert launched[0].startswith("matmul_batched_n")
     wide = [t.astype("float32").numpy() for t in (q, k)]
     assert_equal_at(scores, wide[0] @ wide[1].swapaxes(-1, -2))
 

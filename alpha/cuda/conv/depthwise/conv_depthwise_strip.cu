@@ -23,7 +23,7 @@ constexpr int WGRAD_V = F == 3 ? 2 : 1;          // F * F * V sums stay in regis
 constexpr int PITCH = 66;                        // of a tap's filters: channels of a tile, and two for the banks
 constexpr int BYTES = F == 3 ? 43008 : 36096;    // of a tile
 constexpr int WGRAD_BYTES = F == 3 ? 43008 : 49152;
-constexpr int BLOCKS = blocks_here(F == 3 ? 5 : 4);           // of a multiprocessor, at least
+constexpr int BLOCKS = blocks_here(F == 3 ? 5 : 4);  // of a multiprocessor, at least
 
 struct Cut {  // of what is written (wgrad: g): tiles of images x rows x columns, `down` x `across` in a map
   int n, height, width, images, rows, columns, down, across, lanes, first_h, first_w;  // first: where tiles begin

@@ -49,7 +49,7 @@ HELD = 8  # pieces of a row that a thread keeps
 NARROW = 4  # threads that a row has at least, if each of them then has 4 pieces
 GRAD_NARROW = 8  # the same of the backward pass, and of all the pieces that a thread may have:
 GRAD_HELD = {1: 4, 4: 8, 8: 4}  # lanes of a piece -> pieces
-STATIC = 1024  # bytes of shared memory of the gradient beside its pieces
+STATIC = 9216  # bytes of shared memory of the gradient beside its pieces
 ROW_BLOCKS = 132  # of the gradient, per block that a multiprocessor holds: on an H100 all run at once, to one end
 
 
