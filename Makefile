@@ -32,7 +32,7 @@ test-emulated: .venv/.test ## without a GPU: the emulated driver, and the CUDA s
 	ALPHA_EMULATED_ARCH=sm_75 $(EMULATED) -m "cuda and classes" $(ARGS)
 
 CLASSES ?= sm_75 sm_80 sm_89 sm_90 sm_120
-test-classes: .venv/.test  ## the CUDA suite on the emulated driver as each of CLASSES="sm_75 sm_120"; ARGS="-m classes": the part
+test-classes: .venv/.test  ## the CUDA suite on the emulated driver as each of CLASSES="sm_75 sm_120"
 	$(BIN)/python -m emulator.install_pycuda
 	for arch in $(CLASSES); do ALPHA_EMULATED_ARCH=$$arch $(EMULATED) -m cuda $(ARGS) || exit 1; done
 

@@ -13,7 +13,7 @@
 //           Lines beyond the end of a sum are filled with zeros in both operands: never 0 * Inf
 // Exact:    where planes do not hold an operand, the sums are those of conv/exact/exact_sum.cuh
 // Requires: N * OH * OW < 2^31. VECTOR = 4: channels per group of x and of g are multiples of 4; VECTOR = 1: nothing.
-//           ELEMENT: sm_80, and multiples of 8
+//           ELEMENT: sm_75, bfloat16 sm_80, and multiples of 8
 // Threads:  a unit is a range of k of one tile of one tap; block b computes units first[b] .. first[b + 1] - 1
 //           (schedule_wgrad.py). A tile cut into several units is added up by sum_slices.cu, in order. Where the lines
 //           of the next slabs start is worked out by all threads, one line each, for THREADS lines at a time: two

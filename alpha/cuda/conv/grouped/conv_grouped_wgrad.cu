@@ -7,7 +7,7 @@
 // GEMM:     rows: 16 channels of g; columns: 16 channels of x, at each of TAPS taps; sum: positions, DEPTH
 //           steps of mma.sync at a time, which are added to registers in proper float32
 // Zeros:    inserted zeros are never read; those of the padding are multiplied: they are zeros of the patch
-// Requires: sm_80; channels of x and g multiples of 16 bytes; a channel tile in whole groups fits 128 bytes of both
+// Requires: sm_80, float16 sm_75; channels of x and g multiples of 16 bytes; a channel tile in whole groups fits 128 bytes of both
 // Threads:  8 warps: the pieces of the tile (up to 8 a block), times splits of its positions. A piece is a pair of 16 channels
 //           of g and 16 of x with a common group. Persistent blocks, grid (blocks, channel tiles, parts of pieces and of
 //           taps). grouped_sum adds the slices in order, and drops what lies between two groups
