@@ -5,7 +5,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Hundreds of processes start in the tests: what images set that start few programs would have each compile our files.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: train test test-numpy test-kernels test-emulated memcheck lint bench wheel docs clean
+.PHONY: train test test-numpy test-kernels test-emulated test-classes memcheck lint bench wheel docs clean
 
 train: .venv/.train        ## train LeNet-5 on real handwritten digits on this machine
 	$(BIN)/python -m train $(ARGS)
@@ -18,7 +18,7 @@ test-numpy: .venv/.test    ## the CPU suite without compiled kernels, less tests
 	ALPHA_CPU_KERNELS=0 $(BIN)/python -m pytest -q -n 2 --dist worksteal \
 		-m "not cuda and not kernels and not large and not same_without_kernels" $(ARGS)
 
-test-kernels: .venv/.test  ## every CUDA kernel compiles for every architecture, without a warning or a spill; needs nvcc
+test-kernels: .venv/.test  ## every CUDA kernel compiles without a warning or a spill, for all ARCHES="sm_75 sm_120"; needs nvcc
 	$(BIN)/python -m pytest -q -n auto -m kernels $(ARGS)
 
 # The checked run sees all that the other one does, but takes longer: tests with the mark long run in the other one, when
@@ -29,6 +29,12 @@ test-emulated: .venv/.test ## without a GPU: the emulated driver, and the CUDA s
 	$(EMULATED) -m emulator $(ARGS)
 	ALPHA_EMULATED_CHECKED=1 ALPHA_EMULATED_SEED=1 $(EMULATED) -m "cuda and not long" $(ARGS)
 	ALPHA_EMULATED_CHECKED=off $(EMULATED) -m "cuda and long" $(ARGS)
+	ALPHA_EMULATED_ARCH=sm_75 $(EMULATED) -m "cuda and classes" $(ARGS)
+
+CLASSES ?= sm_75 sm_80 sm_89 sm_90 sm_120
+test-classes: .venv/.test  ## the CUDA suite on the emulated driver as each of CLASSES="sm_75 sm_120"
+	$(BIN)/python -m emulator.install_pycuda
+	for arch in $(CLASSES); do ALPHA_EMULATED_ARCH=$$arch $(EMULATED) -m cuda $(ARGS) || exit 1; done
 
 memcheck: .venv/.test      ## on a GPU, in ten minutes: every access of the CUDA suite's kernels, by compute-sanitizer
 	$(BIN)/python -m pip install -q -e '.[cuda]'

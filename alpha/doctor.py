@@ -140,9 +140,9 @@ def _build(argv: list[str]) -> int:
 def architecture(text: str) -> str:
     """Returns the name of a GPU architecture.  Raises ArgumentTypeError."""
     if not re.fullmatch(r"sm_[0-9]{2,3}a?", text):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not an architecture such as sm_80, sm_86, sm_89 or sm_90a")
-    if int(text[3:].rstrip("a")) < 80:
-        raise argparse.ArgumentTypeError(f"{text} is older than sm_80, which the kernels need")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not an architecture such as sm_75, sm_80, sm_89 or sm_90a")
+    if int(text[3:].rstrip("a")) < 75:
+        raise argparse.ArgumentTypeError(f"{text} is older than sm_75, which the kernels need")
     return text
 
 

@@ -1,9 +1,9 @@
 """Where pieces of memory lie in one range: as they come and go, and when it is known how long each is there.
 
-Of a recording both are wanted (Arena). It cannot give pieces back to a pool, as its addresses stay. In its arena
-a freed piece serves any request that fits, and neighbours join: over a training step on a GPU it takes 1 to 30 % more than the
-tensors that are there at the peak, where a pool takes 1.6 to 2 times as much. Where that is much, the work is recorded
-once more, with each piece at the place that `pack` gives it.
+Of a recording both are wanted (Arena). It cannot give pieces back to a pool, as its addresses stay. In its arena a
+freed piece serves any request that fits, and neighbours join: over a training step on a GPU it takes 1 to 30 % more
+than the tensors that are there at the peak, where a pool takes 1.6 to 2 times as much. Where that is much, the work is
+recorded once more, with each piece at the place that `pack` gives it.
 
 In `pack` the largest come first, those of one size in the order of time; each takes the lowest place where nothing lies
 that is there at the same time. Over training steps of ResNet-18, VGG-16 and GoogLeNet in bf16 and fp32, everything kept

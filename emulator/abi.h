@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define EMU_ABI 3
+#define EMU_ABI 4
 #define EMU_GRANULE 16    /* the driver keeps one byte per 16 bytes of device memory: how many of them may be touched */
 #define EMU_ARGUMENTS 4096 /* bytes of arguments that a kernel may have */
 #define EMU_CLUSTER 8      /* blocks of a cluster, at most */
@@ -23,6 +23,7 @@ struct EmuLaunch {
   struct EmuFiberStacks stacks;
   int unchecked;                /* hooks at loads and stores return at once */
   unsigned seed;                /* 0: threads run in order; else in a random order from this seed */
+  unsigned arch;                /* class of the device, 75 for sm_75: instructions that it lacks fail */
   uint64_t switches, mma_flops; /* out: work done */
   const void* where;            /* out: the instruction at fault, or null */
   char message[1024];           /* out: why it failed */
@@ -31,6 +32,7 @@ struct EmuLaunch {
 struct EmuKernel {
   const char* name;
   unsigned cluster[3]; /* of __cluster_dims__; 0: it has none */
+  unsigned bounds[2];  /* of __launch_bounds__: threads, and blocks of a multiprocessor; 0: it has none */
   unsigned arguments;
   size_t argument_bytes;
   void (*pack)(void** params, char* arguments); /* from one pointer per argument */

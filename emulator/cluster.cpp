@@ -29,6 +29,7 @@ void require_remote(unsigned rank, const char* what) {
 unsigned cluster_rank() { return self->block->rank; }
 unsigned cluster_size() { return engine.blocks; }
 void* cluster_map(const void* p, int rank) {
+  require(90, "mapa");
   if (rank < 0 || rank >= engine.blocks) fail("mapa: there is no rank %d in a cluster of %d", rank, engine.blocks);
   const char* there = on_rank(p, rank);
   if (!there) fail("mapa: %p is not in this block's shared memory", p);
@@ -57,6 +58,7 @@ void cluster_thread_left() {
   if (engine.cluster_arrivals) complete_if_all_arrived();
 }
 void cluster_arrive() {
+  require(90, "barrier.cluster");
   meet(~0u, "cluster_arrive", nullptr, [](Meeting&) {});
   if (self->cluster_arrived) fail("cluster_arrive twice without cluster_wait");
   self->cluster_arrived = true;

@@ -11,6 +11,7 @@ static void poison(void* p, size_t n) {
 
 // ---- cp.async: per thread, in groups
 void cp_async(void* dst, const void* src, int bytes, int valid) {
+  require(80, "cp.async");
   if ((uintptr_t)dst % bytes || (valid && (uintptr_t)src % bytes))
     fail("cp.async of %d bytes: %p <- %p is not aligned to its size", bytes, dst, src);
   if (valid < 0 || valid > bytes) fail("cp.async of %d bytes with src-size %d", bytes, valid);
@@ -78,6 +79,7 @@ static void check_bytes(int bytes) {
   if (bytes < 0 || bytes > MOST_BYTES) fail("an mbarrier cannot expect %d bytes, at most %d", bytes, MOST_BYTES);
 }
 void mbarrier_init(uint64_t* p, int count) {
+  require(90, "mbarrier with transaction counts");
   if ((uintptr_t)p % 8 || !on_rank(p, self->block->rank))
     fail("mbarrier_init: %p is not a multiple of 8 in shared memory", (void*)p);
   if (count < 1 || count > MOST_ARRIVALS) fail("mbarrier_init: %d arrivals, not 1 to %d", count, MOST_ARRIVALS);
@@ -151,6 +153,7 @@ static size_t tile_bytes(const EmuTensorMap& m) {
   return n;
 }
 static const EmuTensorMap& tensor_map(const void* p) {
+  require(90, "TMA");
   const EmuTensorMap& m = *(const EmuTensorMap*)p;
   if (m.magic != EMU_TENSOR_MAP_MAGIC)
     fail("TMA: the argument is not a tensor map (passed by value as __grid_constant__?)");
@@ -233,7 +236,10 @@ bool mbarrier_test(uint64_t* p, int parity) {
   if (!complete) yield("mbarrier_try_wait");
   return complete;
 }
-void fence_proxy_async() { self->proxy_fence = tick(); }
+void fence_proxy_async() {
+  require(90, "fence.proxy.async");
+  self->proxy_fence = tick();
+}
 
 // ---- TMA stores: shared memory is read when the thread waits, so a tile reused too early shows
 static void store(const void* map, const void* src, const int* coord, int rank, bool adds) {

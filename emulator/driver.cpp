@@ -2,7 +2,7 @@
 // builds, and a launch runs on the CPU before cuLaunchKernel returns. Environment variables ALPHA_EMULATED_...:
 //   MEMORY   bytes of device memory (default 1 GiB)     SEED   n > 0: random thread order; odd: the last block first
 //   DEVICES  0: no device                               LOG    1: print errors, allocations and launches
-//   CAPABILITY  default 9.0                             LEAKS  1: report at exit what was not freed
+//   ARCH     class of GPU (default sm_90)               LEAKS  1: report at exit what was not freed
 //   SMS      multiprocessors (default 4)
 #include "driver.hpp"
 #include <chrono>
@@ -32,6 +32,15 @@ int error(int code, const std::string& text) {
 __attribute__((destructor)) static void end() {
   remove_module_files();
   if (number("LEAKS", 0)) fprintf(stderr, "emulated driver: %s\n", memory_report().c_str());
+}
+
+static int arch_of(const std::string& name) {  // "sm_90a" or "sm_90": 90; what names none: 0
+  int arch = 0;
+  return sscanf(name.c_str(), "sm_%d", &arch) == 1 ? arch : 0;
+}
+static int named_arch() {
+  const std::string name = setting("ARCH");
+  return name.empty() ? 90 : arch_of(name);
 }
 
 extern "C" {
@@ -74,9 +83,8 @@ int cuDeviceGetName(char* b, int n, int) {
   return OK;
 }
 int cuDeviceComputeCapability(int* major, int* minor, int) {
-  *major = 9;
-  *minor = 0;
-  sscanf(setting("CAPABILITY").c_str(), "%d.%d", major, minor);
+  *major = named_arch() / 10;
+  *minor = named_arch() % 10;
   return OK;
 }
 int cuDeviceTotalMem_v2(size_t* n, int) {
@@ -93,15 +101,17 @@ int cuDeviceGetAttribute(int* v, int a, int d) {
     case 5: *v = 0x7fffffff; break;                    // grid x
     case 6: case 7: *v = 65535; break;                 // grid y, z
     case 8: *v = 48 << 10; break;                      // shared memory of a block
-    case 97: *v = max_shared(); break;                 //   and when it opts in
-    case 81: *v = max_shared() + (1 << 10); break;     //   and of a multiprocessor
+    case 97: *v = gpu().block_shared; break;           //   and when it opts in
+    case 81: *v = gpu().all_shared; break;             //   and of a multiprocessor
+    case 111: *v = gpu().reserved; break;              //   and what a block takes beside it
     case 10: *v = 32; break;                           // warp
-    case 12: case 82: *v = 65536; break;               // registers
+    case 12: case 82: *v = REGISTERS; break;
     case 13: *v = 1000000; break;                      // clock rate, kHz
     case 16: *v = number("SMS", 4); break;
     case 36: *v = 1215000; break;                      // clock of the memory, kHz
     case 37: *v = 5120; break;                         //   and its width, bits
-    case 39: *v = 2048; break;                         // threads of a multiprocessor
+    case 39: *v = gpu().threads; break;                // threads of a multiprocessor
+    case 106: *v = gpu().blocks; break;                //   and blocks
     case 120: *v = major >= 9; break;                  // clusters
     case 75: *v = major; break;
     case 76: *v = minor; break;
@@ -138,8 +148,15 @@ int cuCtxGetDevice(int* d) {
 }
 }
 
-size_t max_shared() {
-  int major, minor;
-  cuDeviceComputeCapability(&major, &minor, 0);
-  return (major >= 9 ? 227 : minor == 0 ? 163 : 99) << 10;
+const Gpu& gpu() {  // of a class that is not listed: the newest one before it
+  static const size_t K = 1 << 10;
+  static const Gpu classes[] = {
+      {70, 96 * K, 96 * K, 0, 2048, 32},    {75, 64 * K, 64 * K, 0, 1024, 16},    {80, 163 * K, 164 * K, K, 2048, 32},
+      {86, 99 * K, 100 * K, K, 1536, 16},   {87, 163 * K, 164 * K, K, 1536, 16},  {89, 99 * K, 100 * K, K, 1536, 24},
+      {90, 227 * K, 228 * K, K, 2048, 32},  {100, 227 * K, 228 * K, K, 2048, 32}, {103, 227 * K, 228 * K, K, 2048, 32},
+      {110, 227 * K, 228 * K, K, 1536, 24}, {120, 99 * K, 100 * K, K, 1536, 24},  {121, 99 * K, 100 * K, K, 1536, 24}};
+  const Gpu* found = classes;
+  for (const Gpu& each : classes)
+    if (each.arch <= named_arch()) found = &each;
+  return *found;
 }

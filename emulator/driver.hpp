@@ -37,7 +37,14 @@ extern const char* last_kernel;
 int error(int code, const std::string& text);  // returns code; cuGetErrorString then gives the text
 std::string setting(const char* name);         // the environment variable ALPHA_EMULATED_<name>, or ""
 size_t number(const char* name, size_t otherwise);
-size_t max_shared();  // bytes of shared memory that one block may have
+struct Gpu {  // a class of GPUs, as CUDA's programming guide has it
+  int arch;                         // 75 for sm_75
+  size_t block_shared, all_shared;  // bytes of shared memory of a block, and of a multiprocessor;
+  size_t reserved;                  //   that a block takes beside its own
+  unsigned threads, blocks;         // of a multiprocessor
+};
+const Gpu& gpu();  // the one that ALPHA_EMULATED_ARCH names
+constexpr unsigned REGISTERS = 65536, BLOCK_THREADS = 1024;  // of a multiprocessor and of a block; of all classes
 double now_ms();
 
 extern char* arena;  // all device memory

@@ -165,12 +165,15 @@ inline int __all_sync(unsigned mask, int p) {
   return emu::all_lanes(mask, "__all_sync", !!p, [](uint64_t a, uint64_t b) { return a & b; }, 1);
 }
 inline unsigned __reduce_add_sync(unsigned mask, unsigned v) {
+  emu::require(80, "redux.sync");
   return emu::all_lanes(mask, "__reduce_add_sync", v, [](uint64_t a, uint64_t b) { return a + b; }, 0);
 }
 inline unsigned __reduce_max_sync(unsigned mask, unsigned v) {
+  emu::require(80, "redux.sync");
   return emu::all_lanes(mask, "__reduce_max_sync", v, [](uint64_t a, uint64_t b) { return std::max(a, b); }, 0);
 }
 inline unsigned __reduce_min_sync(unsigned mask, unsigned v) {
+  emu::require(80, "redux.sync");
   return emu::all_lanes(mask, "__reduce_min_sync", v, [](uint64_t a, uint64_t b) { return std::min(a, b); }, ~0u);
 }
 

@@ -41,6 +41,7 @@ enum Format { Fp16, Bf16, Tf32 };
 void ldmatrix(unsigned* r, int matrices, bool transpose, const void* row);
 void stmatrix(void* row, int matrices, bool transpose, const unsigned* r);
 void mma(Format, float* d, const unsigned* a, const unsigned* b, const float* c);
+void mma_k8(float* d, const unsigned* a, const unsigned* b, const float* c);  // of Fp16
 void wgmma(Format, int n, float* d, const unsigned* a, uint64_t a_desc, uint64_t b_desc, bool add, bool a_mn,
            bool b_mn, bool negate = false);
 void wgmma_fence();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 
 from alpha.errors import AlphaError, message
 
@@ -22,6 +23,10 @@ def hooked() -> bool:
 
 def install() -> None:
     """Raises AlphaError where something is missing, with what to do about it."""
+    arch = os.environ.get("ALPHA_EMULATED_ARCH", "")
+    if arch and not re.fullmatch(r"sm_\d+a?", arch):
+        raise AlphaError(message("emulator", f"ALPHA_EMULATED_ARCH is {arch!r}, which names no class of GPUs",
+                                 "name one as nvcc does: sm_75, sm_80, sm_89, sm_90 or sm_120"))
     toolchain.require_compiler()
     toolchain.cuda_include()
     library = toolchain.load_driver()

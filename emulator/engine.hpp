@@ -109,6 +109,12 @@ extern Thread* self;
 inline unsigned tick() { return ++engine.clock; }
 
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* format, ...);
+// Fails on a device that lacks an instruction: on those before a class; `alone`: on all of other classes.
+inline void require(unsigned arch, const char* what, bool alone = false) {
+  const unsigned here = engine.launch->arch;
+  if (here < arch || (alone && here != arch))
+    fail("%s needs sm_%u%s, the device is sm_%u", what, arch, alone ? "a" : "", here);
+}
 void wake(Thread*);                                                         // may go on
 void block_self(const char* what, int line = 0, const void* on = nullptr);  // returns once another thread wakes us
 void yield(const char* what);
@@ -157,6 +163,11 @@ constexpr size_t each_argument(Function f) {  // f(index, offset, bytes); return
     at += sizeof(Args)), ...);
   return moved<Args...> + at;
 }
+// An object of this type before an ALPHA_KERNEL takes the kernel's __launch_bounds__.
+inline unsigned bounds_of_next[2];
+struct LaunchBounds {
+  explicit LaunchBounds(unsigned threads, unsigned blocks = 0) { bounds_of_next[0] = threads, bounds_of_next[1] = blocks; }
+};
 template <auto Entry, class... Args>
 struct Launcher {
   static inline const char* name;
@@ -173,7 +184,7 @@ struct Launcher {
     return emu::launch(l, name, call);
   }
   static EmuKernel kernel(const uint3& cluster) {
-    return {name, {cluster.x, cluster.y, cluster.z}, sizeof...(Args),
+    return {name, {cluster.x, cluster.y, cluster.z}, {bounds_of_next[0], bounds_of_next[1]}, sizeof...(Args),
             each_argument<Args...>([](size_t, size_t, size_t) {}), pack, launch, nullptr};
   }
 };
@@ -197,6 +208,7 @@ struct Register {
     kernel.next = emu_kernels;
     emu_kernels = &kernel;
     cluster_of_next = {};
+    bounds_of_next[0] = bounds_of_next[1] = 0;
 #ifdef __SANITIZE_THREAD__
     engine.hooked = true;
 #endif

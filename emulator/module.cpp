@@ -24,7 +24,7 @@ static std::string triple(const unsigned* v) {
   return "(" + std::to_string(v[0]) + "," + std::to_string(v[1]) + "," + std::to_string(v[2]) + ")";
 }
 
-extern "C" int cuDeviceComputeCapability(int* major, int* minor, int);
+static std::string arch_name() { return "sm_" + std::to_string(gpu().arch); }
 
 extern "C" {
 // ---- modules
@@ -101,7 +101,7 @@ int cuModuleGetGlobal_v2(ptr* p, size_t* n, Module* m, const char* name) {
   return *p ? OK : error(NOT_FOUND, std::string("no __constant__ ") + name);
 }
 int cuFuncGetAttribute(int* v, int a, Function* f) {
-  *v = a == 0               ? 1024
+  *v = a == 0               ? (int)(f->kernel->bounds[0] ? f->kernel->bounds[0] : BLOCK_THREADS)
        : a == 4             ? 32
        : a == 8             ? (int)f->dynamic_limit
        : a >= 11 && a <= 13 ? (int)f->kernel->cluster[a - 11]
@@ -109,8 +109,9 @@ int cuFuncGetAttribute(int* v, int a, Function* f) {
   return OK;
 }
 int cuFuncSetAttribute(Function* f, int a, int v) {
-  if (a == 8 && v > max_shared())
-    return error(INVALID_VALUE, "more than " + std::to_string(max_shared() >> 10) + " KiB of shared memory");
+  if (a == 8 && (size_t)v > gpu().block_shared)
+    return error(INVALID_VALUE, std::to_string(v) + " bytes of shared memory, a block of " + arch_name() + " has " +
+                                    std::to_string(gpu().block_shared));
   if (a == 8) f->dynamic_limit = v;
   return OK;
 }
@@ -139,10 +140,18 @@ static std::string refusal(const Launch& l) {  // why a device would not take th
   const unsigned *g = l.grid, *b = l.block, limit = l.function->dynamic_limit;
   const EmuKernel& k = *l.function->kernel;
   if (!g[0] || !g[1] || !g[2] || g[1] > 65535 || g[2] > 65535) return "grid " + triple(g);
-  if (!b[0] || !b[1] || !b[2] || b[2] > 64 || (size_t)b[0] * b[1] * b[2] > 1024) return "block " + triple(b);
+  if (!b[0] || !b[1] || !b[2] || b[2] > 64 || (size_t)b[0] * b[1] * b[2] > BLOCK_THREADS)
+    return "block " + triple(b);
   if (l.shared > limit)
     return std::to_string(l.shared) + " bytes of dynamic shared memory, the limit is " + std::to_string(limit) +
            " (cuFuncSetAttribute raises it)";
+  if (k.bounds[0] && (size_t)b[0] * b[1] * b[2] > k.bounds[0])
+    return "block " + triple(b) + ", the kernel has registers for " + std::to_string(k.bounds[0]) +
+           " threads (__launch_bounds__)";
+  if (k.bounds[1] > gpu().blocks || k.bounds[0] * k.bounds[1] > gpu().threads)
+    return "its __launch_bounds__ want " + std::to_string(k.bounds[1]) + " blocks of " + std::to_string(k.bounds[0]) +
+           " threads on a multiprocessor, " + arch_name() + " has " + std::to_string(gpu().blocks) + " blocks and " +
+           std::to_string(gpu().threads) + " threads";
   if (l.arguments.size() != k.argument_bytes)
     return "it takes " + std::to_string(k.argument_bytes) + " argument bytes (" + std::to_string(k.arguments) +
            " arguments), the launch brings " + std::to_string(l.arguments.size());
@@ -151,10 +160,8 @@ static std::string refusal(const Launch& l) {  // why a device would not take th
 }
 static std::string cluster_refusal(const Launch& l) {  // and why it would not take these clusters
   const unsigned *c = l.cluster, *own = l.function->kernel->cluster;
-  int major, minor;
-  cuDeviceComputeCapability(&major, &minor, 0);
   if (!c[0] || (c[0] == 1 && c[1] == 1 && c[2] == 1)) return "";
-  if (major < 9) return "clusters need compute capability 9.0";
+  if (gpu().arch < 90) return "clusters need sm_90, the device is " + arch_name();
   if (own[0] && memcmp(c, own, sizeof l.cluster)) return "clusters of " + triple(c) + ", the kernel has " + triple(own);
   if ((size_t)c[0] * c[1] * c[2] > EMU_CLUSTER) return "clusters of " + triple(c) + ", at most 8 blocks";
   for (int i = 0; i < 3; i++)
@@ -178,6 +185,7 @@ static int run(const Launch& l) {
   e.stacks = stacks((size_t)l.block[0] * l.block[1] * l.block[2] * e.cluster[0] * e.cluster[1] * e.cluster[2]);
   e.unchecked = setting("CHECKED") == "off";
   e.seed = number("SEED", 0);
+  e.arch = gpu().arch;
   last_kernel = f->kernel->name;
   const double start = now_ms();
   const int failed = f->kernel->launch(&e);

@@ -13,6 +13,8 @@ struct MatrixRows {
   char* row;
 };
 static void move_matrices(MatrixRows arg) {
+  if (arg.store) require(90, "stmatrix");
+  else require(75, "ldmatrix");
   meet(~0u, arg.store ? "stmatrix" : "ldmatrix", &arg, [](Meeting& m) {
     whole_warp(m);
     MatrixRows** lane = (MatrixRows**)m.arg;
@@ -41,7 +43,8 @@ void stmatrix(void* row, int matrices, bool transpose, const unsigned* r) {
   move_matrices({(unsigned*)r, matrices, transpose, true, (char*)row});
 }
 
-// ---- mma.sync m16n8k16 (16-bit) and m16n8k8 (tf32): both keep 32 bytes of K per row in the same lanes ---------------
+// ---- mma.sync m16n8k16 (16-bit) and m16n8k8 (tf32): both keep 32 bytes of K per row in the same lanes; m16n8k8 of f16,
+// the first half of that
 struct Mma {
   Format f;
   float* d;
@@ -59,7 +62,7 @@ static void unpack(Operand& o, int at, int step, int k_bytes, Format f,
 static void unpack_a(Operand& o, int lane, const unsigned* a, int k, Format f) {
   for (int i = 0; i < 4; i++) unpack(o, (lane / 4 + i % 2 * 8) * k, 1, lane % 4 * 4 + i / 2 * 16, f, a[i]);
 }
-void mma(Format f, float* d, const unsigned* a, const unsigned* b, const float* c) {
+static void multiply_16x8(Format f, float* d, const unsigned* a, const unsigned* b, const float* c) {
   Mma arg{f, d, a, b, c};
   meet(~0u,
        f == Fp16   ? "mma f16"
@@ -85,6 +88,15 @@ void mma(Format f, float* d, const unsigned* a, const unsigned* b, const float* 
          }
          engine.launch->mma_flops += 2 * 16 * 8 * k;
        });
+}
+void mma(Format f, float* d, const unsigned* a, const unsigned* b, const float* c) {
+  require(80, f == Fp16 ? "mma.m16n8k16 f16" : f == Bf16 ? "mma bf16" : "mma tf32");
+  multiply_16x8(f, d, a, b, c);
+}
+void mma_k8(float* d, const unsigned* a, const unsigned* b, const float* c) {
+  require(75, "mma.m16n8k8 f16");
+  const unsigned low[4] = {a[0], a[1], 0, 0}, left[2] = {b[0], 0};
+  multiply_16x8(Fp16, d, low, left, c);
 }
 
 // ---- wgmma m64nNk16 / k8: each warp computes its own 16 rows; results and operand reads take effect at the wait -----
@@ -251,6 +263,7 @@ static void multiply(Meeting& m) {
 }
 void wgmma(Format f, int n, float* d, const unsigned* a, uint64_t a_desc, uint64_t b_desc, bool add, bool a_mn,
            bool b_mn, bool negate) {
+  require(90, "wgmma", true);
   accumulator(d, n);
   Wgmma arg{f, n, d, a, a_desc, b_desc, add, a_mn, b_mn, negate};
   meet(~0u, "wgmma", &arg, multiply);
@@ -290,6 +303,7 @@ void wgmma_wait(int pending_groups) {
 
 // ---- setmaxnreg changes nothing here; inspected when the block is done
 void setmaxnreg(int registers) {
+  require(90, "setmaxnreg", true);
   meet(~0u, "setmaxnreg", &registers, [](Meeting& m) { self->warp->registers = *(int*)m.arg[0]; });
 }
 const char* tensor_complaint(const Block& b) {

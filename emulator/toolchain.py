@@ -99,11 +99,13 @@ class EmulatedToolchain:
         self.checked = checked
 
     def compile(self, source: Path, defines: Mapping[str, str | int], arch: str) -> Path:
-        """Returns the path of the module. `arch` names a device, of which the emulator has one kind only."""
+        """Returns the path of the module: one for every `arch` from sm_80 on, as no source tells these apart."""
         require_compiler()
         flags = (*FLAGS, *MODULE_FLAGS, *(CHECKS if self.checked else ()), f"-I{HERE}",
                  *(f"-I{folder}" for folder in INCLUDE_DIRS), "-isystem", str(cuda_include()))
         macros = [f"-D{name}={value}" for name, value in sorted(defines.items()) if name != "ALPHA_PART"]  # one of all
+        number = int("".join(filter(str.isdigit, arch)))
+        macros += [f"-DALPHA_ARCH={number}"] if number < 80 else []
         first = ("-x", "c++", "-include", str(_header(flags)))
         link = ("-x", "none", "-shared", NO_SANITIZER_RUNTIME, "-Wl,-Bsymbolic", str(engine()))
         return build(f"emulated-{source.stem}", [source], COMPILER, (*flags, *macros, *first), link=link,

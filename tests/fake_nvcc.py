@@ -8,6 +8,7 @@ import pytest
 
 SCRIPT = """#!/bin/sh
 if [ "$1" = --version ]; then echo "Cuda compilation tools, release 13.0, V13.0.88"; exit; fi
+if [ "$1" = --list-gpu-arch ]; then for n in 75 80 86 89 90 100 120; do echo "compute_$n"; done; exit; fi
 for word in "$@"; do
   case "$word" in *.cu) source=$word;; esac
 done

@@ -16,7 +16,7 @@ import pytest
 from alpha.core.config import config
 from alpha.cuda.runtime import backlog
 from alpha.cuda.runtime import toolchain as chain
-from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.context import ON_HOPPER, context
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array
 from alpha.cuda.runtime.toolchain import NvccToolchain, compile_all, nvcc, units
@@ -234,3 +234,29 @@ def test_processes_that_start_on_a_cold_cache_share_the_work(fake_nvcc, tmp_path
                                 stderr=subprocess.PIPE, text=True) for _ in range(4)]
     assert [worker.communicate() for worker in workers] == [("8\n", "")] * 4
     assert sorted((tmp_path / "compiled").read_text().split()) == sorted(map(str, sources)), "each is compiled once"
+
+
+def test_a_gpu_newer_than_nvcc_runs_from_ptx_and_one_that_nvcc_dropped_is_refused(fake_nvcc, tmp_path):
+    there, target = nvcc(), chain.target_of  # an nvcc that says sm_75 to sm_120
+    assert target("sm_90a", there) == (("-cubin", "-gencode=arch=compute_90a,code=sm_90a"), ".cubin")
+    assert target("sm_130", there) == (("-ptx", "-arch=compute_120"), ".ptx")
+    assert target("sm_103", there) == (("-ptx", "-arch=compute_100"), ".ptx")
+    with pytest.raises(DeviceError, match=r"for sm_75 and newer GPUs, this one is sm_70\nhelp: install a CUDA"):
+        target("sm_70", there)
+    source = tmp_path / "mine.cu"
+    source.write_text("")
+    assert NvccToolchain().compile(source, {}, "sm_130").suffix == ".ptx"
+
+
+def test_a_unit_is_compiled_for_what_can_run_it(declared):
+    always, hopper, old = (Kernel("pool.cu", "x", "", defines={"K": k}, **how) for k, how in enumerate((
+        {}, ON_HOPPER, {"before": (8, 0)})))
+    found = {arch: [k for k, kernel in enumerate((always, hopper, old)) if kernel.unit in units(arch)]
+             for arch in ("sm_75", "sm_80", "sm_90a", "sm_120")}
+    assert found == {"sm_75": [0, 2], "sm_80": [0], "sm_90a": [0, 1], "sm_120": [0]}
+
+
+def test_a_kernel_that_the_device_cannot_run_is_refused_before_it_is_compiled(toolchain, monkeypatch):
+    monkeypatch.setattr(context, "capability", (7, 5))
+    with pytest.raises(DeviceError, match=r"x: pool.cu needs compute capability 9.0, the device has 7.5\nhelp: "):
+        Kernel("pool.cu", "x", "", **ON_HOPPER)(1)

@@ -36,7 +36,8 @@ def test_a_network_needs_few_modules() -> None:
 
 
 @pytest.mark.parametrize("precision, arch, wanted", [
-    ("bf16", "sm_90a", "conv_wgmma.cu"), ("fp16", "sm_90a", "conv_wgmma.cu"), ("bf16", "sm_80", "conv_slab.cu")])
+    ("bf16", "sm_90a", "conv_wgmma.cu"), ("fp16", "sm_90a", "conv_wgmma.cu"), ("bf16", "sm_80", "conv_slab.cu"),
+    ("fp32", "sm_75", "conv_slab.cu"), ("fp16", "sm_75", "conv_slab.cu"), ("fp16", "sm_120", "conv_slab.cu")])
 def test_what_is_chosen_is_what_is_built(precision: str, arch: str, wanted: str) -> None:
     found = units("resnet20", precision, arch)
     assert wanted in {unit.source.name for unit in found if "ELEMENT" in dict(unit.defines)}
@@ -58,8 +59,8 @@ def test_build_kernels_for_one_network(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_cannot_be_rehearsed_is_refused() -> None:
-    with pytest.raises(DeviceError, match=r"no device of sm_75 is known, only of sm_80.*\nhelp: build on the machine"):
-        units("lenet5", "fp32", "sm_75")
+    with pytest.raises(DeviceError, match=r"no device of sm_87 is known, only of sm_75.*\nhelp: build on the machine"):
+        units("lenet5", "fp32", "sm_87")
     with pytest.raises(ConfigError):
         doctor.training("lenet6", None, None)()
     with pytest.raises(ConfigError):

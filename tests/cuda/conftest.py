@@ -11,7 +11,7 @@ from alpha.core.device import get_backend
 from alpha.cuda.conv import planner, wgmma
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
-from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.context import context, lacks
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import AlphaError
 from alpha.plan import Cost, Stage
@@ -26,6 +26,16 @@ def device():
         return get_backend("cuda")
     except AlphaError as error:
         pytest.skip(str(error).partition("\n")[0])
+
+
+@pytest.fixture(autouse=True)
+def served(request: pytest.FixtureRequest, device) -> None:
+    """Skips a test of a candidate, kernel or mode, among its parameters, that this device cannot run."""
+    given = getattr(request.node, "callspec", None)
+    for value in given.params.values() if given else ():
+        for each in (value, getattr(value, "kernel", None), getattr(value, "mode", None)):
+            if lacking := lacks(getattr(each, "needs", (0, 0))):
+                pytest.skip(lacking)
 
 
 @pytest.fixture

@@ -28,17 +28,17 @@ Size = int | tuple[int, ...]
 
 
 @cache
-def module(file: str, checked: bool = False, defines: tuple[str, ...] = ()) -> Any:
-    """Returns the loaded module of kernels/<file>.cu."""
-    path = EmulatedToolchain(checked).compile(KERNELS / f"{file}.cu", dict.fromkeys(defines, 1), "sm_90a")
+def module(file: str, checked: bool = False, defines: tuple[str, ...] = (), arch: str = "sm_90a") -> Any:
+    """Returns the loaded module of kernels/<file>.cu, compiled for a class of GPUs."""
+    path = EmulatedToolchain(checked).compile(KERNELS / f"{file}.cu", dict.fromkeys(defines, 1), arch)
     return cuda.module_from_file(str(path))
 
 
 def launch(kernel: str, fmt: str, grid: Size, block: Size, *args: Any, shared: int = 0, checked: bool = False,
-           defines: tuple[str, ...] = ()) -> None:
+           defines: tuple[str, ...] = (), arch: str = "sm_90a") -> None:
     """Runs "file:name" and waits for it.  fmt: the arguments as PyCUDA's `prepare` takes them."""
     file, name = kernel.split(":")
-    function = module(file, checked, defines).get_function(name)
+    function = module(file, checked, defines, arch).get_function(name)
     if shared > 48 << 10:
         function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
     function.prepare(fmt)

@@ -103,6 +103,6 @@ def test_the_cluster_that_a_kernel_requires() -> None:
 
 
 def test_clusters_need_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALPHA_EMULATED_CAPABILITY", "8.0")
-    with pytest.raises(cuda.Error, match=r"launch of exchange: clusters need compute capability 9.0"):
+    monkeypatch.setenv("ALPHA_EMULATED_ARCH", "sm_80")
+    with pytest.raises(cuda.Error, match=r"launch of exchange: clusters need sm_90, the device is sm_80"):
         launch("clusters_sm90:exchange", "P", (2, 2), 64, empty(256, np.int32), shared=1024)

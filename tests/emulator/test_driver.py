@@ -27,7 +27,7 @@ def test_launches_that_the_driver_refuses() -> None:
     refused(r"takes 12 argument bytes \(2 arguments\), the launch brings 8", kernel, "P", 1, 32, x)
     refused(r"write_past_end: block \(2048,1,1\)", kernel, "Pi", 1, 2048, x, 32)
     refused(r"write_past_end: grid \(1,70000,1\)", kernel, "Pi", (1, 70000), 32, x, 32)
-    refused("more than 227 KiB of shared memory", kernel, "Pi", 1, 32, x, 32, shared=240_000)
+    refused("240000 bytes of shared memory, a block of sm_90 has 232448", kernel, "Pi", 1, 32, x, 32, shared=240_000)
     function = module("mistakes").get_function("write_past_end")
     function.prepare("Pi")
     with pytest.raises(cuda.Error, match=r"60000 bytes of dynamic shared memory, the limit is 49152"):
@@ -61,7 +61,7 @@ def test_device_by_environment() -> None:
     code = ("import tests.emulator.harness as h; d = h.cuda.Device(0); a = h.cuda.device_attribute\n"
             "print(d.compute_capability(), d.get_attribute(a.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),\n"
             "      d.get_attribute(a.MULTIPROCESSOR_COUNT), h.cuda.mem_get_info())")
-    settings = {"CAPABILITY": "8.0", "SMS": "108", "MEMORY": "1000000"}
+    settings = {"ARCH": "sm_80", "SMS": "108", "MEMORY": "1000000"}
     env = {**os.environ, **{f"ALPHA_EMULATED_{name}": value for name, value in settings.items()}}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["(8,", "0)", "166912", "108", "(1000000,", "1000000)"] and done.stderr == ""

@@ -12,7 +12,7 @@
 //           The lane's bits alternate between column and row, so that two lanes side by side ask shared memory
 //           for the same 16 bytes and one wavefront serves 16 lanes. Slabs of BK values of k pass through STAGES
 //           buffers in shared memory; cp.async fills a buffer while others are multiplied; one barrier per slab, and
-//           the refill is issued right behind it
+//           the refill is issued right behind it. Before sm_80 there is one buffer, and the next slab is in registers
 // Measured: see the kernels that use it
 //
 // The frames of convolutions (conv_slab.cuh, sk_dilated.cu) take from their tile T its sizes and types, Rows and Lines
@@ -57,6 +57,7 @@ template <class T, int ROWS, int LANES> struct KMajorCopy {
   static constexpr int CHUNKS = T::BK / T::VEC, STEP = T::THREADS / CHUNKS, COUNT = ROWS / STEP;
   static_assert(T::THREADS % CHUNKS == 0 && ROWS % STEP == 0, "every thread copies the same number of chunks");
   int k, first;
+  Copies<4 * T::VEC, COUNT> copies;
 
   static INLINE int row_in_buffer(int r) { // the row that buffer row r holds
     return r / (4 * LANES) * (4 * LANES) + r % LANES * 4 + r % (4 * LANES) / LANES;
@@ -65,12 +66,15 @@ template <class T, int ROWS, int LANES> struct KMajorCopy {
       : k(thread % CHUNKS * T::VEC), first(thread / CHUNKS) {}
   // rows[r]: address of k = 0 of the row in buffer row r; the slab starts `offset` floats behind it, and is zero from
   // k = k_left on
-  INLINE void operator()(float *buffer, const float *const *rows, int offset, int k_left) const {
+  INLINE void operator()(float *buffer, const float *const *rows, int offset, int k_left) {
     const float *from[COUNT];
     UNROLL for (int i = 0; i < COUNT; i++) from[i] = rows[first + i * STEP] + (offset + k);
     const int bytes = k < k_left ? 4 * T::VEC : 0;
     buffer += first * T::K_STRIDE + k;
-    UNROLL for (int i = 0; i < COUNT; i++) ptx::cp_async<4 * T::VEC>(buffer + i * STEP * T::K_STRIDE, from[i], bytes);
+    UNROLL for (int i = 0; i < COUNT; i++) copies.begin(i, buffer + i * STEP * T::K_STRIDE, from[i], bytes);
+  }
+  INLINE void land(float *buffer) const {
+    UNROLL for (int i = 0; i < COUNT; i++) copies.land(i, buffer + (first + i * STEP) * T::K_STRIDE + k);
   }
 };
 
@@ -81,6 +85,7 @@ template <class T, int ROWS> struct MnMajorCopy {
   static_assert(T::THREADS % CHUNKS == 0 && T::BK % STEP == 0, "every thread copies the same number of chunks");
   const float *src;
   int k0, dst;
+  Copies<4 * T::VEC, COUNT> copies;
 
   static INLINE int line0(int thread) { return thread / CHUNKS; }
   // first: address of the tile's row 0, and of what else the caller folds in; rows from rows_left (a multiple of VEC)
@@ -91,9 +96,12 @@ template <class T, int ROWS> struct MnMajorCopy {
     dst = line0(thread) * ROWS + row;
     src = first + (row < rows_left ? row : 0);
   }
-  template <class Line> INLINE void operator()(float *buffer, Line line, int k_left) const {
+  template <class Line> INLINE void operator()(float *buffer, Line line, int k_left) {
     UNROLL for (int i = 0; i < COUNT; i++)
-      ptx::cp_async<4 * T::VEC>(buffer + dst + i * STEP * ROWS, src + line(i), k0 + i * STEP < k_left ? 4 * T::VEC : 0);
+      copies.begin(i, buffer + dst + i * STEP * ROWS, src + line(i), k0 + i * STEP < k_left ? 4 * T::VEC : 0);
+  }
+  INLINE void land(float *buffer) const {
+    UNROLL for (int i = 0; i < COUNT; i++) copies.land(i, buffer + dst + i * STEP * ROWS);
   }
 };
 

@@ -9,13 +9,6 @@ using bf16 = __nv_bfloat16;
 using f16 = __half;
 using i64 = long long;
 
-template <int BYTES> struct BitsOf;  // what as many bytes are read and written as, at once
-template <> struct BitsOf<1> { using type = unsigned char; };
-template <> struct BitsOf<2> { using type = unsigned short; };
-template <> struct BitsOf<4> { using type = unsigned; };
-template <> struct BitsOf<8> { using type = uint2; };
-template <> struct BitsOf<16> { using type = uint4; };
-
 INLINE float to_float(float v) { return v; }
 INLINE float to_float(bf16 v) { return __bfloat162float(v); }
 INLINE float to_float(f16 v) { return __half2float(v); }

@@ -4,7 +4,7 @@
 //           ldmatrix.trans, 8 lines of 16 bytes; float32 element by element
 //           Chunk c of line l lies in the place of another one, so that what a warp reads at once lies in different
 //           banks: c ^ l % 8; of lines of 4 chunks c ^ l / 2 % 4; of lines that are read by elements c ^ 2 * (l % 4)
-// Requires: sm_80. ALIGNED: lines begin at multiples of 16 bytes; else elements are copied one by one
+// Requires: sm_75. ALIGNED: lines begin at multiples of 16 bytes; else elements are copied one by one
 // Threads:  COPIERS copy; a warp reads fragments of 16 rows, or of 16 columns
 #pragma once
 #include "fragments.cuh"

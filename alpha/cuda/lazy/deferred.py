@@ -41,9 +41,10 @@ FLAG, BOUND, MOST = 4, 12, 24
 
 PLANE_WRITERS = 2 * BLOCKS  # blocks of a pass that writes planes, all of which report to one header at their ends
 GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as a rule
+# Where three products of planes are faster than one of float32, by the rates of conv/costs.py
+SPLITS_PAY = ("sm_75", "sm_80", "sm_87", "sm_90a", "sm_100", "sm_103")
 BLOCKS_PER_SM = 4           # of a merge
 MOST_OPERANDS = 8           # of which planes_bound makes one bound
-SPLITS_PAY = ("sm_80", "sm_90a")  # where three products of planes are faster than one of float32 (conv/mma)
 _MERGE = Kernel("planes.cu", "planes_merge", "ptr x, ptr header, ptr y, ptr header_of_y, i64 size")
 _BOUND = Kernel("planes.cu", "planes_bound", f"ptr header, {', '.join(f'ptr bound{k}' for k in range(MOST_OPERANDS))}",
                 threads=1)

@@ -23,7 +23,11 @@ from alpha.cuda.runtime import backlog
 
 INSTALL = 'install PyCUDA (pip install ".[cuda]"; it needs the CUDA toolkit and a driver), or use device="cpu"'
 
-OLDEST = (8, 0)  # compute capability with cp.async, bfloat16 and TF32
+OLDEST = (7, 5)  # compute capability with ldmatrix, and products of 16 bits on 8 of k
+ASYNC = (8, 0)   # with copies to shared memory that wait for nobody, and products of bfloat16 and TF32
+HOPPER = (9, 0)  # alone with wgmma
+BLACKWELL, NEWEST = (10, 0), (99, 0)
+ON_HOPPER = {"needs": HOPPER, "before": BLACKWELL}  # of a Kernel
 PATIENCE = 0.1  # seconds that the exit waits for daemon threads
 
 
@@ -114,6 +118,11 @@ class Context:
         os.register_at_fork(after_in_child=self._after_fork)
         self.stream, self.copy_stream = driver.Stream(), driver.Stream()
 
+    @property
+    def staged(self) -> bool:
+        """Whether copies to shared memory pass through registers (copies.cuh); False before there is a device."""
+        return (0, 0) < self.capability < ASYNC
+
     def rates(self) -> tuple[int, int, int]:
         """Returns the clocks of multiprocessors and of memory, in kHz, and the bits of the memory's bus."""
         attribute, device = self.driver.device_attribute, self.driver.Device(self.index)
@@ -189,12 +198,24 @@ def check_capability(name: str, capability: tuple[int, int]) -> None:
     if capability < OLDEST:
         has, needed = (".".join(map(str, pair)) for pair in (capability, OLDEST))
         raise DeviceError(message("cuda", f"{name} has compute capability {has}, the kernels need {needed}",
-                                  'use a GPU of the Ampere generation (2020) or later, or device="cpu"'))
+                                  'use a GPU of the Turing generation (2018) or later, or device="cpu"'))
 
 
 def arch_of(major: int, minor: int) -> str:
     """Returns the architecture to compile for; that of Hopper has an "a", which unlocks its matrix instructions."""
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
+def lacks(needs: tuple[int, int]) -> str | None:
+    """Returns that this process's device has less than a kernel needs, or None; there may be no device yet."""
+    if (0, 0) < context.capability < needs:
+        return "needs compute capability {}.{}, the device has {}.{}".format(*needs, *context.capability)
+    return None
+
+
+def capability_of(arch: str) -> tuple[int, int]:
+    """Returns the compute capability of an architecture: (7, 5) of "sm_75", (12, 0) of "sm_120"."""
+    return divmod(int(arch.removeprefix("sm_").rstrip("af")), 10)
 
 
 def import_driver() -> ModuleType:

@@ -51,7 +51,7 @@ def _compiled() -> Iterator[str]:
     except CompileError as error:
         yield f"nvcc: {one_line(error)}"
         return
-    units = toolchain.units()
+    units = toolchain.units(context.arch or None)
     if not context.arch:
         yield f"CUDA kernels: {len(units)} modules; python -m alpha build-kernels --arch sm_90a compiles without a GPU"
     else:
@@ -81,7 +81,7 @@ def build_kernels(arches: list[str], program: Callable[[], None] | None = None, 
         return [f"CUDA kernels: none built: {one_line(error)}; --arch sm_90a builds without a GPU"], not named
     lines, good = [], True
     for arch in arches:
-        units = launched(program, arch) if program else toolchain.units()
+        units = launched(program, arch) if program else toolchain.units(arch)
         failed = toolchain.compile_all(arch, units)
         total = len(units)
         lines.append(f"CUDA kernels: {total - len(failed)} of {total} modules are compiled for {arch}")

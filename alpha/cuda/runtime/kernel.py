@@ -23,7 +23,7 @@ from alpha.core.config import config
 from alpha.core.errors import AlphaError, CompileError, DeviceError, message
 from alpha.core.trace import watchers
 from alpha.cuda.runtime import backlog, memory, toolchain
-from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.context import NEWEST, OLDEST, context, lacks
 from alpha.cuda.runtime.memory import Array
 from alpha.cuda.runtime.toolchain import Defines
 
@@ -45,22 +45,32 @@ class Kernel:
         args: as in "ptr x, ptr y, i64 n"; types are ptr, i32, u32, i64, u64, f32, and block[N], N bytes by value.
         threads: threads of a block; an int or a tuple of up to three.
         shared: bytes of dynamic shared memory.
+        staged: bytes of it on GPUs where copies to it pass through registers (copies.cuh), `shared` if it is None.
+        needs: the compute capability that the kernel needs, where that is more than alpha does.
+        before: the one from which on another kernel takes its place.
         defines: macros for the source; kernels with different ones are different modules.
     """
 
     def __init__(self, source: str | Path, entry: str, args: str, *, threads: int | tuple[int, ...] = 256,
-                 shared: int = 0, defines: Defines | None = None) -> None:
-        self.entry, self.args, self.shared = entry, args, shared
+                 shared: int = 0, staged: int | None = None, needs: tuple[int, int] = OLDEST,
+                 before: tuple[int, int] | None = None, defines: Defines | None = None) -> None:
+        self.entry, self.args, self.needs = entry, args, needs
+        self._shared = shared, shared if staged is None else staged
         self.block = (*((threads,) if isinstance(threads, int) else threads), 1, 1)[:3]
         self.threads = self.block[0] * self.block[1] * self.block[2]
         layout = _layout(entry, args)
         codes = "".join("b" if "s" in code else code for code in layout)
-        self.unit = toolchain.declare(source, defines, entry, codes)
+        self.unit = toolchain.declare(source, defines, entry, codes, (needs, before or NEWEST))
         self.follows = not toolchain.is_users(self.unit)  # ours begin with `follow` (ptx.cuh)
         self._pack = struct.Struct("@" + "".join(layout)).pack
         self._pointers = tuple(k for k, kind in enumerate(layout) if kind == FORMATS["ptr"])
         self._launch: Callable[..., None] | None = None
         self.function: Any = None
+
+    @property
+    def shared(self) -> int:
+        """Bytes of dynamic shared memory of a block on this device."""
+        return self._shared[context.staged]
 
     def __repr__(self) -> str:
         return f"<kernel {self.entry}({self.args}) of {self.unit.source.name}>"
@@ -107,7 +117,13 @@ class Kernel:
             memory.recorder.stands_apart()
 
     def _waits(self, grid: Any, buffer: bytes) -> bool:
-        """Tells whether a launch has been added to the backlog; if not, it can be made.  Raises CompileError."""
+        """Tells whether a launch has been added to the backlog; if not, it can be made.
+
+        Raises CompileError, and DeviceError for a kernel that the device cannot run.
+        """
+        if self._launch is None and (lacking := lacks(self.needs)):
+            raise DeviceError(message(f"kernel {self.entry}", f"{self.unit.source.name} {lacking}",
+                                      'take what alpha chooses itself, or device="cpu"'))
         may_wait = backlog.open and not (watchers or config.sync or config.debug > 1 or memory.recorder)
         if self._launch is None and (not may_wait or toolchain.is_at_hand(self.unit)):
             self._load()

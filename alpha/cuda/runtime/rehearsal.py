@@ -18,7 +18,7 @@ import numpy as np
 
 from alpha.core.errors import DeviceError, message
 from alpha.cuda.runtime import memory, tensor_map, toolchain
-from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.context import capability_of, context
 from alpha.cuda.runtime.toolchain import Unit
 
 PLENTY = 1 << 40  # bytes
@@ -36,10 +36,13 @@ class Device(NamedTuple):
 
 
 # One of each architecture; another device of it may have another number of multiprocessors, and other choices.
-DEVICES = {"sm_80": Device("A100", 108, 166_912, 1_410_000, 1_215_000, 5120),
+DEVICES = {"sm_75": Device("T4", 40, 65_536, 1_590_000, 5_001_000, 256),
+           "sm_80": Device("A100", 108, 166_912, 1_410_000, 1_215_000, 5120),
            "sm_86": Device("RTX 3090", 82, 101_376, 1_695_000, 9_751_000, 384),
            "sm_89": Device("RTX 4090", 128, 101_376, 2_520_000, 10_501_000, 384),
-           "sm_90a": Device("H100", 132, 232_448, 1_980_000, 2_619_000, 5120)}
+           "sm_90a": Device("H100", 132, 232_448, 1_980_000, 2_619_000, 5120),
+           "sm_100": Device("B200", 148, 232_448, 1_965_000, 3_996_000, 8192),
+           "sm_120": Device("RTX 5090", 170, 101_376, 2_407_000, 14_001_000, 512)}
 
 
 def rehearse(program: Callable[[], None], arch: str, device: Device | None = None) -> list[Unit]:
@@ -65,7 +68,7 @@ def rehearse(program: Callable[[], None], arch: str, device: Device | None = Non
         mem_get_info=lambda: (PLENTY, PLENTY), memcpy_htod_async=_nothing, memcpy_dtod_async=_nothing,
         memcpy_dtoh_async=lambda out, *rest: out.fill(0))
     context.index, context.arch, context.name, context.open = 0, arch, device.name, True
-    context.sm_count, context.max_shared, context.capability = device.sm_count, device.max_shared, (int(arch[3]), 0)
+    context.sm_count, context.max_shared, context.capability = device.sm_count, device.max_shared, capability_of(arch)
     context.nbytes, context.rates = PLENTY, lambda: device[3:]  # type: ignore[method-assign]
     context.stream = context.copy_stream = stream
     context.here.entered = True

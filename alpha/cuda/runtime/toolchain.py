@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
+import subprocess
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -20,15 +22,15 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from alpha.build import build, cores, find
-from alpha.core.errors import CompileError, message
-from alpha.cuda.runtime.context import context
+from alpha.core.errors import CompileError, DeviceError, message
+from alpha.cuda.runtime.context import NEWEST, OLDEST, capability_of, context
 from alpha.packed import Pack
 
 HOME = Path(__file__).resolve().parent.parent
 SOURCES = {path.name: path for path in HOME.rglob("*.cu")}  # the names are unique
 INCLUDE_DIRS = (HOME / "include", HOME)
 PACKED = HOME / "packed"  # what a wheel may bring
-FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
+FLAGS = ("-std=c++17", "-O3", "-lineinfo")
 
 # .cu files that are compiled in parts: what the last word of an entry's name has in it; and the rest, float32
 PARTS = {"loss": ("16",), **dict.fromkeys(("batch_norm", "elementwise", "layer_norm", "pool", "reduce", "rules",
@@ -37,6 +39,7 @@ PARTS = {"loss": ("16",), **dict.fromkeys(("batch_norm", "elementwise", "layer_n
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
 
 Defines = Mapping[str, "str | int"]
+Served = tuple[tuple[int, int], tuple[int, int]]  # capabilities: a unit serves from the first on, before the second
 
 
 class Unit(NamedTuple):
@@ -60,12 +63,35 @@ class NvccToolchain:
         return find(**self._job(source, defines, arch))
 
     def _job(self, source: Path, defines: Defines, arch: str) -> dict[str, Any]:
-        """Returns the arguments of build."""
-        target = arch.removeprefix("sm_")
-        flags = [*FLAGS, f"-gencode=arch=compute_{target},code=sm_{target}", *includes(),
-                 *macros(source, defines)]
+        """Returns the arguments of build.  Raises DeviceError for an architecture that nvcc has nothing for."""
+        target, suffix = target_of(arch, nvcc())
+        flags = [*FLAGS, *target, *includes(), *macros(source, defines)]
         return dict(name=f"{source.stem}-{arch}", sources=[source], compiler=(nvcc(),), flags=flags, link=None,
-                    suffix=".cubin", include_dirs=INCLUDE_DIRS)
+                    suffix=suffix, include_dirs=INCLUDE_DIRS)
+
+
+@cache
+def _known_to(nvcc: str) -> tuple[int, ...]:
+    """Returns the architectures that an nvcc compiles for, ascending; none, if it does not say."""
+    said = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True).stdout
+    return tuple(sorted(int(number) for number in re.findall(r"^compute_(\d+)$", said, re.MULTILINE)))
+
+
+def target_of(arch: str, nvcc: str) -> tuple[tuple[str, ...], str]:
+    """Returns the flags by which nvcc compiles for an architecture, and the suffix of what it writes.
+
+    For a GPU that is newer than nvcc that is PTX of the newest class before it, which the driver translates.
+    Raises DeviceError where nvcc knows none.
+    """
+    known, (major, minor), name = _known_to(nvcc), capability_of(arch), arch.removeprefix("sm_")
+    number = 10 * major + minor
+    if not known or number in known:
+        return ("-cubin", f"-gencode=arch=compute_{name},code=sm_{name}"), ".cubin"
+    older = [each for each in known if each < number]
+    if not older:
+        raise DeviceError(message("cuda", f"{nvcc} compiles for sm_{known[0]} and newer GPUs, this one is {arch}",
+                                  f'install a CUDA toolkit that still has {arch}, or use device="cpu"'))
+    return ("-ptx", f"-arch=compute_{older[-1]}"), ".ptx"
 
 
 def includes() -> list[str]:
@@ -109,13 +135,15 @@ def can_compile() -> bool:
 
 
 _declared: dict[Unit, dict[str, str]] = {}  # the entries of each, and the codes of their arguments
+_serves: dict[Unit, Served] = {}
 generated: set[Path] = set()  # sources that were written by us, and are named by what they have
 _modules: dict[Unit, Any] = {}
 _jobs: dict[Unit, Future[bytes]] = {}  # of modules that are not loaded yet; those that do not compile stay
 _lock = threading.Lock()
 
 
-def declare(source: str | Path, defines: Defines | None, entry: str, codes: str) -> Unit:
+def declare(source: str | Path, defines: Defines | None, entry: str, codes: str,
+            serves: Served = (OLDEST, NEWEST)) -> Unit:
     """Adds an entry to its unit, which is returned.
 
     Entries of files that take seconds are in several units, which have the bodies of others left out (declared.cuh). So
@@ -125,6 +153,7 @@ def declare(source: str | Path, defines: Defines | None, entry: str, codes: str)
     Args:
         source: the name of a file in some folder of alpha/cuda, or a path.
         codes: of the arguments, as `struct` has them; b: a block of bytes.
+        serves: the compute capability from which on it runs, and the one before which it does.
     """
     path = SOURCES.get(str(source), Path(source))
     parts = PARTS.get(path.stem.partition("-")[0], ())
@@ -136,6 +165,7 @@ def declare(source: str | Path, defines: Defines | None, entry: str, codes: str)
             _modules.pop(unit, None)
             _jobs.pop(unit, None)
     entries[entry] = codes
+    _serves[unit] = serves
     return unit
 
 
@@ -143,9 +173,15 @@ def is_users(unit: Unit) -> bool:
     return not unit.source.is_relative_to(HOME) and unit.source not in generated
 
 
-def units() -> list[Unit]:
-    """Returns every unit that has been declared, in the order of declaration."""
-    return list(_declared)
+def units(arch: str | None = None) -> list[Unit]:
+    """Returns every unit that has been declared, or those that an architecture can run, in the order of declaration."""
+    return [unit for unit in _declared if arch is None or serves(unit, arch)]
+
+
+def serves(unit: Unit, arch: str) -> bool:
+    """Tells whether an architecture can run a unit, and has no other one for what that does."""
+    least, end = _serves.get(unit, (OLDEST, NEWEST))
+    return least <= capability_of(arch) < end
 
 
 def is_at_hand(unit: Unit) -> bool:
@@ -232,9 +268,9 @@ def compile_all(arch: str, chosen: Iterable[Unit] | None = None) -> dict[Unit, C
     instead of waiting for one another.
 
     Args:
-        chosen: all that are declared, if it is None.
+        chosen: all that are declared and that the architecture can run, if it is None.
     """
-    waiting = units() if chosen is None else list(chosen)
+    waiting = units(arch) if chosen is None else list(chosen)
     random.Random(os.getpid()).shuffle(waiting)
     with ThreadPoolExecutor(cores()) as workers:
         jobs = {unit: workers.submit(copy_context().run, current.compile, unit.source, dict(unit.defines), arch)

@@ -77,6 +77,7 @@ def test_many_rows_and_columns_fill_several_tiles(device, pass_name):
                 check(case, candidate)
 
 
+@pytest.mark.classes
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_every_split_is_reached(device, pass_name):
     """Else its slices would go untested."""

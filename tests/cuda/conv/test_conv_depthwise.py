@@ -42,6 +42,7 @@ def test_sixteen_bits_are_exact_on_small_integers(case: Case, half: str, device)
     assert_equal_at(half_weight.numpy().astype(np.float32), conv_fprop_padded(x, w, **case.attrs), name="y of 16 bits")
 
 
+@pytest.mark.classes
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_strips_are_taken_where_they_fit(precision: str, device) -> None:
     desc = square("", 256, 32, 96, 96, 3, 1, 1, 1, 96).desc

@@ -92,6 +92,7 @@ def test_wgrad_is_exact(case, c, sm_count):
     assert_equal_at(wgrad(c, case, x, g), conv_wgrad_padded(x, g, case.f, **case.attrs).astype(np.float32), name="dw")
 
 
+@pytest.mark.classes
 @of("fprop")
 def test_filters_are_rounded_as_x_is(c):
     """A model in 16 bits multiplies 16 bits, whatever kernel it gets."""

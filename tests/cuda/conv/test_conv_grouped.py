@@ -121,6 +121,7 @@ def of_real_products(c, case: Case, a, b) -> np.ndarray:
     return out.astype(np.float32)
 
 
+@pytest.mark.classes
 @each("fprop", "dgrad", "wgrad")
 def test_infinities_meet_neither_padding_nor_other_groups(c):
     case = square("special", 2, 10, 16, 16, 3, 1, 1, 1, 4)

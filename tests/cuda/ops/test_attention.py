@@ -62,6 +62,7 @@ def test_every_width_of_tiles(device, precision, e, ev):
     _compare(precision, _heads(17, 35, e, ev, h=1), causal=e == 5)
 
 
+@pytest.mark.classes
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_masks(device, precision):
     seen = np.random.default_rng(3).random((2, 1, 20, 37)) < 0.5

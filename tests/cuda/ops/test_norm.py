@@ -207,6 +207,7 @@ def test_a_large_mean_costs_no_digits_of_the_variance(shape):
 
 
 # Rows in registers, and longer ones; samples of one block, and larger ones.
+@pytest.mark.classes
 @pytest.mark.parametrize("shape, groups", [
     ((40, 5), 0), ((3, 1024), 0), ((2, 8196), 0), ((2, 2051), 0), ((40, 5), 1), ((3, 70, 24), 4), ((2, 1000, 32), 4),
     ((2, 300, 260), 65), ((1, 9000, 3), 1)])

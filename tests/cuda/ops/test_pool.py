@@ -127,6 +127,7 @@ def test_the_mean_of_a_map_by_one_block_or_by_many(shape: tuple[int, ...]) -> No
     agree(Case("adaptive_avg_pool2d", floats(*shape), output_size=1))
 
 
+@pytest.mark.classes
 @pytest.mark.parametrize("channels", [3, 8])
 def test_nan_and_infinities(channels: int) -> None:
     """A NaN is the maximum; which one of two gives the index is as on the CPU."""

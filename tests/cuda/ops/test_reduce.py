@@ -137,6 +137,7 @@ def test_gradients_of_reductions_agree():
     assert_equal_at(x.grad.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.classes
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 def test_a_nan_is_found(dtype):
     def found(a):

@@ -118,6 +118,7 @@ def test_optimizers_keep_float32_beside_16_bits(dtype: str, name: str, settings:
         assert ((p.numpy() == 1) == (g == 0)).all() or name in ("LAMB", "Adadelta", "RAdam", "AdamW")
 
 
+@pytest.mark.classes
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_sums_of_squares(dtype: str) -> None:
     """Whole numbers exactly, whatever the tails; infinity stays with its tensor; the result is float32."""

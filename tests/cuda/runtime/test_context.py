@@ -52,8 +52,8 @@ def test_a_gpu_that_is_too_old_is_refused_and_named_by_the_doctor(tmp_path):
         copy(path, tmp_path)
     for command in ("doctor", "build-kernels"):
         done = run(f"from alpha.__main__ import main\nprint(main([{command!r}]))",
-                   ALPHA_EMULATED_CAPABILITY="7.5", ALPHA_CACHE_DIR=str(tmp_path), ALPHA_CPU_KERNELS="0")
-        assert "has compute capability 7.5, the kernels need 8.0; use a GPU of the Ampere generation" in done.stdout
+                   ALPHA_EMULATED_ARCH="sm_70", ALPHA_CACHE_DIR=str(tmp_path), ALPHA_CPU_KERNELS="0")
+        assert "has compute capability 7.0, the kernels need 7.5; use a GPU of the Turing generation" in done.stdout
         built = {path.name.partition("-")[0] for path in tmp_path.iterdir() if path.suffix != ".cu"}
         assert "Traceback" not in done.stderr and built <= {"emulated"}
 

@@ -16,6 +16,7 @@ from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.wgmma import BF16, CONSUMERS, FP16, FP32, SHARED_BYTES, TF32, THREADS, OnOperands, Run
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
+from alpha.cuda.runtime.context import ON_HOPPER
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
 from alpha.cuda.runtime.tensor_map import BLOCK, by_address, maps_argument, tensor_maps
@@ -62,7 +63,7 @@ class Halo(OnOperands):
             "conv_coconv.cu", f"conv_coconv_{pass_name}", f"{BLOCK} maps, ptr b, ptr scale_in, ptr scale_w, "
             "ptr statistics, ptr dilations, i32 images, i32 height, i32 width, i32 channels, i32 columns, i32 side, "
             f"i32 reach, i32 unit, i32 halo_stages, i32 stages, i32 relu, i32 streams, {EXACT_ARGS}",
-            threads=THREADS, shared=SHARED_BYTES, defines=defines)
+            threads=THREADS, shared=SHARED_BYTES, defines=defines, **ON_HOPPER)
 
     def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
         fit = refused(desc) or self.fit(desc)
@@ -211,7 +212,7 @@ class HaloWgrad(OnOperands):
             "conv_coconv_wgrad.cu", "conv_coconv_wgrad", f"{BLOCK} maps, ptr slots, ptr scale_x, ptr scale_g, "
             "ptr dilations, i32 images, i32 height, i32 width, i32 x_chunks, i32 parts, i32 reach, i32 unit, "
             f"i32 stages, i32 x_channels, i32 g_channels, {EXACT_ARGS}",
-            threads=THREADS, shared=SHARED_BYTES, defines=defines)
+            threads=THREADS, shared=SHARED_BYTES, defines=defines, **ON_HOPPER)
 
     def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
         if reason := refused(desc):

@@ -123,7 +123,8 @@ MMA = {"fprop": {1: MmaTile(128, 32, 32, 32, 1, 4, 3), 2: MmaTile(128, 32, 32, 3
        "dgrad": {1: MmaTile(128, 64, 64, 32, 1, 4, 3), 2: MmaTile(128, 64, 64, 32, 2, 3, 2)}}
 TOGETHER = tuple(candidate for pass_name in FFMA for candidate in (
     *(Levels(pass_name, {tile.key: tile for tile in TILES}[key]) for key in FFMA[pass_name]),
-    *(MmaLevels(pass_name, mode, MMA[pass_name][mode.planes]) for mode in (FP32, TF32, BF16, FP16))))
+    *(MmaLevels(pass_name, mode, mma.served(MMA[pass_name][mode.planes], mode.element, True))
+      for mode in (FP32, TF32, BF16, FP16))))
 BY_LEVEL = (*_units("conv_wgmma", tuple(c for c in wgmma.CANDIDATES if c.pass_name == "fprop")),
             *_units("sk_dilated", sk_dilated.CANDIDATES), *_units("sk_dilated_wgmma", wgrad.CANDIDATES),
             *_units("sk_dilated_mma", tuple(c for c in mma.CANDIDATES if c.pass_name == "wgrad")))

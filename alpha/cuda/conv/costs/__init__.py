@@ -139,7 +139,8 @@ def _compare(place: str, constants: Constants, name: str) -> None:
 # ---- devices ---------------------------------------------------------------------------------------------------------
 # GeForce cards make products with float32 sums at half the rate of those with float16 sums. Cards for workstations and
 # servers of the same architecture (A10, A40, L4, L40S) do not.
-FMA, MMA = {"sm_80": 64}, {"sm_80": 1024, "sm_90a": 1330}
+FMA = {"sm_75": 64, "sm_80": 64}
+MMA = {"sm_75": 512, "sm_80": 1024, "sm_87": 1024, "sm_90a": 1330, "sm_100": 1024, "sm_103": 1024}
 MOST_FMA, GEFORCE_MMA = 128, 256
 LOADED_CLOCK, LOADED_MEMORY = 0.81, 0.75  # what an H100 reaches of the figures that its driver states
 L2_BYTES_PER_CLOCK = 8e6 / 132 / 1600     # of a multiprocessor

@@ -15,6 +15,7 @@
 // Threads:  `lanes` side by side along the channels, V of them each; the rest along strips of Q lines and P columns
 // Measured: H200, bfloat16, 256 images, us (fprop / wgrad): 3x3 on 32x32x144 80 / 87, 5x5 on 16x16x240 53 / 57, 7x7 on
 //           16x16x96 30 / 36; more in benchmarks/results/h200/depthwise.jsonl
+#include "copies.cuh"
 #include "lanes.cuh"
 
 constexpr int THREADS = 128, P = 4, Q = F == 3 && STRIDE == 1 ? 8 : 4, V = 2, TAPS = F * F;
@@ -22,7 +23,7 @@ constexpr int WGRAD_V = F == 3 ? 2 : 1;          // F * F * V sums stay in regis
 constexpr int PITCH = 66;                        // of a tap's filters: channels of a tile, and two for the banks
 constexpr int BYTES = F == 3 ? 43008 : 36096;    // of a tile
 constexpr int WGRAD_BYTES = F == 3 ? 43008 : 49152;
-constexpr int BLOCKS = F == 3 ? 5 : 4;           // of a multiprocessor, at least
+constexpr int BLOCKS = blocks_here(F == 3 ? 5 : 4);  // of a multiprocessor, at least
 
 struct Cut {  // of what is written (wgrad: g): tiles of images x rows x columns, `down` x `across` in a map
   int n, height, width, images, rows, columns, down, across, lanes, first_h, first_w;  // first: where tiles begin

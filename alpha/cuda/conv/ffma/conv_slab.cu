@@ -16,7 +16,7 @@
 //           cores: channels beyond the last are zeros in both operands; images beyond the last are copies of others
 // Exact:    where planes do not hold an operand of float32 results, the sums are those of conv/exact/exact_sum.cuh
 // Requires: VECTOR = 4: IC / groups is a multiple of 4, for ks_deconv OC / groups too; VECTOR = 1: nothing.
-//           ELEMENT: sm_80, and multiples of 8
+//           ELEMENT: sm_75, bfloat16 sm_80, and multiples of 8
 // Threads:  see conv_slab.cuh, gemm_ffma.cuh and gemm_mma.cuh
 // Measured: H100, batch 512, 3x3, ms beside cuDNN's better layout, 2026-11-21 (benchmarks.conv_ops --sets layers
 //           --fma): conv_v2 32x32x64 0.889 (0.945), 8x8x256 0.798 (0.911), 4x4x512 0.669 (0.907), 2x2x512 0.118
@@ -34,7 +34,7 @@ using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true
 #endif
 
 #define CONV(name, FPROP) \
-  ALPHA_ENTRY(name, (Tile<FPROP>::THREADS, MIN_BLOCKS), (SlabTensors<Tile<FPROP>> t, Exact exact), \
+  ALPHA_ENTRY(name, (Tile<FPROP>::THREADS, blocks_here(MIN_BLOCKS)), (SlabTensors<Tile<FPROP>> t, Exact exact), \
               DYNAMIC_SHARED(Tile<FPROP>::In, smem); slab_block<Tile<FPROP>, !TERMS>(t, smem, exact))
 CONV(conv_v2, true)
 CONV(ks_deconv, false)

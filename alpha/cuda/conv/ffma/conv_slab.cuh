@@ -175,7 +175,7 @@ INLINE void slab_tile(const SlabTensors<T> &t, typename T::In *smem, const Exact
     slabs = slabs_of(item.slice, slabs.count);
     walk.skip(t, shared, slabs.begin);
   }
-  const CopyIn<T> copy_in(thread, t.in_plane);
+  CopyIn<T> copy_in(thread, t.in_plane);
   if constexpr (EXACT) {
     exact_slabs<T>(smem, slabs.count, product, [&](float *a, float *b) {
       const int depth = min(walk.k_left, T::BK), left = c.columns - column0, first = walk.b + c.w + column0;
@@ -192,20 +192,20 @@ INLINE void slab_tile(const SlabTensors<T> &t, typename T::In *smem, const Exact
       return depth;
     });
   } else if constexpr (T::B_KMAJOR) {
-    const CopyColumns<T> copy_w(thread, t.w_plane);
+    CopyColumns<T> copy_w(thread, t.w_plane);
     gemm_pipeline<T>(smem, slabs.count, [&](In *a, In *b) {
       copy_in(a, shared.in, walk.a, walk.k_left);
       copy_w(b, shared.w, walk.b, walk.k_left);
       walk.next(t, shared);
-    }, product);
+    }, [&](In *a, In *b) { copy_in.land(a), copy_w.land(b); }, product);
   } else {
     const int line = CopyLines<T>::line0(thread);
-    const CopyLines<T> copy_w(thread, t.w + (c.w + line * t.w_row + column0), c.columns - column0, t.w_plane);
+    CopyLines<T> copy_w(thread, t.w + (c.w + line * t.w_row + column0), c.columns - column0, t.w_plane);
     gemm_pipeline<T>(smem, slabs.count, [&](In *a, In *b) {
       copy_in(a, shared.in, walk.a, walk.k_left);
       copy_w(b, [&](int i) { return walk.b + i * (CopyLines<T>::STEP * t.w_row); }, walk.k_left);
       walk.next(t, shared);
-    }, product);
+    }, [&](In *a, In *b) { copy_in.land(a), copy_w.land(b); }, product);
   }
   const SlabItem &done = shared.item;
   if constexpr (SPLIT)

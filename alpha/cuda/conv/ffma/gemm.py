@@ -9,6 +9,7 @@ import numpy as np
 from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.costs.records import Key
 from alpha.cuda.conv.split import Share
+from alpha.cuda.runtime.context import OLDEST
 from alpha.plan import Cost, Stage
 
 
@@ -48,6 +49,15 @@ class Tile(NamedTuple):
     def shared_bytes(self, a_kmajor: bool, b_kmajor: bool) -> int:
         """Returns the dynamic shared memory of a block; K-major rows are padded by four floats."""
         return 4 * self.stages * (self.rows * (self.k + 4 * a_kmajor) + self.columns * (self.k + 4 * b_kmajor))
+
+    def staged_bytes(self, a_kmajor: bool, b_kmajor: bool) -> int:
+        """Returns that where copies pass through registers: one buffer."""
+        return self.shared_bytes(a_kmajor, b_kmajor) // self.stages
+
+    @property
+    def needs(self) -> tuple[int, int]:
+        """The compute capability that its kernels need."""
+        return OLDEST
 
     def clocks(self, efficiency: float) -> float:
         """Returns the clocks that a full multiprocessor spends on a slab.  efficiency: of the FMA rate."""

@@ -13,7 +13,7 @@
 //           Lines beyond the end of a sum are filled with zeros in both operands: never 0 * Inf
 // Exact:    where planes do not hold an operand, the sums are those of conv/exact/exact_sum.cuh
 // Requires: N * OH * OW < 2^31. VECTOR = 4: channels per group of x and of g are multiples of 4; VECTOR = 1: nothing.
-//           ELEMENT: sm_80, and multiples of 8
+//           ELEMENT: sm_75, bfloat16 sm_80, and multiples of 8
 // Threads:  a unit is a range of k of one tile of one tap; block b computes units first[b] .. first[b + 1] - 1
 //           (schedule_wgrad.py). A tile cut into several units is added up by sum_slices.cu, in order. Where the lines
 //           of the next slabs start is worked out by all threads, one line each, for THREADS lines at a time: two
@@ -117,8 +117,8 @@ template <class T> INLINE void wgrad_block(const WgradTensors<T> &t, typename T:
     };
     if (unit.k < unit.k_end) write_chunk(0);
     __syncthreads();
-    const CopyG copy_g(thread, t.g + (tap.g + unit.group * t.rows + unit.row), t.rows - unit.row, t.g_plane);
-    const CopyX copy_x(thread, t.x + (tap.x + unit.group * t.cols + unit.col), t.cols - unit.col, t.x_plane);
+    CopyG copy_g(thread, t.g + (tap.g + unit.group * t.rows + unit.row), t.rows - unit.row, t.g_plane);
+    CopyX copy_x(thread, t.x + (tap.x + unit.group * t.cols + unit.col), t.cols - unit.col, t.x_plane);
     int next = 0, k_left = unit.k_end - unit.k;  // next: where the next slab's lines begin
     typename T::Product product(thread);
     const int slabs = (k_left + BK - 1) / BK;
@@ -144,7 +144,7 @@ template <class T> INLINE void wgrad_block(const WgradTensors<T> &t, typename T:
         copy_g(a, [&](int i) { return lines[next + CopyG::line0(thread) + i * CopyG::STEP].g; }, k_left);
         copy_x(b, [&](int i) { return lines[next + CopyX::line0(thread) + i * CopyX::STEP].x; }, k_left);
         move_on();
-      }, product);
+      }, [&](In *a, In *b) { copy_g.land(a), copy_x.land(b); }, product);
       product.scale(t.x_scale, t.g_scale);
     }
     wgrad_store(product, WgradPlace(t, unit, tap));
@@ -164,5 +164,5 @@ template <class T> INLINE void wgrad_store(const Mma<T> &product, const WgradPla
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, false, false, VECTOR>;
 #endif
 
-ALPHA_ENTRY(sk_dilated, (Tile::THREADS, MIN_BLOCKS), (WgradTensors<Tile> t, Exact exact),
+ALPHA_ENTRY(sk_dilated, (Tile::THREADS, blocks_here(MIN_BLOCKS)), (WgradTensors<Tile> t, Exact exact),
             DYNAMIC_SHARED(Tile::In, smem); wgrad_block<Tile>(t, smem, exact))

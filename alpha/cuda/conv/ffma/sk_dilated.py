@@ -62,8 +62,9 @@ class WgradTile(ConvTile):
     itemsize = 4  # bytes of what it reads of an element
 
     def __init__(self, tile: Tile | MmaTile, name: str = "", elements: dict[str, str] | None = None) -> None:
-        kernel = Kernel("sk_dilated.cu", "sk_dilated", WGRAD_ARGS, threads=tile.threads,
-                        shared=tile.shared_bytes(False, False), defines={**tile.defines, **(elements or {})})
+        kernel = Kernel("sk_dilated.cu", "sk_dilated", WGRAD_ARGS, threads=tile.threads, needs=tile.needs,
+                        shared=tile.shared_bytes(False, False), staged=tile.staged_bytes(False, False),
+                        defines={**tile.defines, **(elements or {})})
         super().__init__(tile, name or f"sk_dilated {tile}", kernel, 2 * LINE_BYTES * tile.threads)
 
     def slab_clocks(self) -> float:

@@ -16,7 +16,7 @@ from alpha.cuda.conv.schedule import Slabs, dgrad_slabs, fprop_slabs, multiples,
 from alpha.cuda.conv.split import SPLITS, cut, refusal, shares, workspace
 from alpha.cuda.lazy import EXACT_ARGS, UNFLAGGED
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
-from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.context import context, lacks
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, upload
 from alpha.ops.coconv_desc import CoConvDesc
@@ -41,14 +41,20 @@ class ConvTile(Candidate):
     copied: tuple[str, ...] = ("input", "output")
 
     def __init__(self, tile: Tile | MmaTile, name: str, kernel: Kernel, static_shared: int) -> None:
-        self.tile, self.name, self.kernel, self.shared = tile, name, kernel, kernel.shared + static_shared
+        self.tile, self.name, self.kernel, self.static_shared = tile, name, kernel, static_shared
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block on this device."""
+        return self.kernel.shared + self.static_shared
 
     @property
     def resident(self) -> int:
         """How many blocks of it a multiprocessor holds, as registers and this device's shared memory allow."""
         if not context.max_shared:  # no device yet
             return self.tile.blocks
-        return max(1, min(self.tile.blocks, (context.max_shared + RESERVED) // (self.shared + RESERVED)))
+        blocks = self.tile.blocks * 3 // 4 if context.staged else self.tile.blocks  # as copies.cuh has it
+        return max(1, min(blocks, (context.max_shared + RESERVED) // (self.shared + RESERVED)))
 
     def slab_clocks(self) -> float:
         """Returns the clocks that a full multiprocessor spends on a slab."""
@@ -61,6 +67,8 @@ class ConvTile(Candidate):
         return clocks / on.sm_count / on.clocks_per_us
 
     def rejection(self, desc: ConvDesc) -> str | None:
+        if lacking := lacks(self.kernel.needs):
+            return lacking
         channels = multiples(desc)
         if any(channels[name] % self.tile.vector for name in self.copied):
             numbers = " and ".join(f"{channels[name]} {name}" for name in self.copied)
@@ -84,8 +92,9 @@ class SlabTile(ConvTile):
                  ) -> None:
         self.pass_name, self.b_kmajor = pass_name, pass_name == "fprop"
         rows, segments = 2 * tile.rows + tile.columns * self.b_kmajor, 1 if self.b_kmajor else MOST_SEGMENTS
-        kernel = Kernel("conv_slab.cu", ENTRIES[pass_name], SLAB_ARGS, threads=tile.threads,
-                        defines={**tile.defines, **(elements or {})}, shared=tile.shared_bytes(True, self.b_kmajor))
+        kernel = Kernel("conv_slab.cu", ENTRIES[pass_name], SLAB_ARGS, threads=tile.threads, needs=tile.needs,
+                        defines={**tile.defines, **(elements or {})}, shared=tile.shared_bytes(True, self.b_kmajor),
+                        staged=tile.staged_bytes(True, self.b_kmajor))
         super().__init__(tile, name or f"{ENTRIES[pass_name]} {tile}", kernel,
                          8 * rows + SEGMENT_BYTES * segments + 64)
         self.slabs_of: Callable[[ConvDesc | CoConvDesc], Slabs] = SLABS[pass_name]

@@ -1,4 +1,4 @@
-"""Convolutions of narrow groups on tensor cores, from sm_80 on: conv_grouped.cu, conv_grouped_wgrad.cu.
+"""Convolutions of narrow groups on tensor cores, from sm_80 on, in fp16 from sm_75 on: the kernels of this folder.
 
 A tile holds several whole groups side by side. float32 is multiplied as TF32, in the mode fp32 by three products of its
 two halves, and 16 bits as they are; nothing is scaled, split or padded in memory.
@@ -14,12 +14,12 @@ import numpy as np
 
 from alpha.core.precision import Precision
 from alpha.cuda.conv.costs import device
-from alpha.cuda.conv.first_layer.mma.stem_mma import MODES, defines_of
+from alpha.cuda.conv.first_layer.mma.stem_mma import MODES, defines_of, needs_of
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
-from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.context import context, lacks
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
@@ -220,6 +220,8 @@ class _Grouped(Candidate):
 
     def rejection(self, desc: ConvDesc) -> str | None:
         icg, ocg = desc.ic // desc.groups, desc.oc // desc.groups
+        if lacking := lacks(needs_of(self.mode)):
+            return lacking
         if desc.groups == 1:
             return "one group, several are served"
         if not self.channels(desc):
@@ -273,7 +275,7 @@ class GroupedMaps(_Grouped):
 
     def kernel(self, shared: int) -> Kernel:
         return Kernel("conv_grouped.cu", "conv_grouped", MAPS_ARGS, threads=THREADS, shared=shared,
-                      defines=defines_of(self.mode))
+                      needs=needs_of(self.mode), defines=defines_of(self.mode))
 
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
         return channels.pieces * desc.h.f * desc.w.f * channels.k_steps * 512
@@ -314,8 +316,9 @@ class GroupedWgrad(_Grouped):
         """Returns the kernel that makes slices, and the one that adds them up."""
         defines = {**defines_of(self.mode), "TAPS": taps, "SINGLE": int(self.itemsize == 4)}
         return (Kernel("conv_grouped_wgrad.cu", "conv_grouped_wgrad", WGRAD_ARGS, threads=THREADS, shared=shared,
-                       defines=defines),
-                Kernel("conv_grouped_wgrad.cu", "grouped_sum", SUM_ARGS, threads=512, defines=defines))
+                       needs=needs_of(self.mode), defines=defines),
+                Kernel("conv_grouped_wgrad.cu", "grouped_sum", SUM_ARGS, threads=512, needs=needs_of(self.mode),
+                       defines=defines))
 
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
         return 2 * POSITIONS["wgrad"] * self.pitch

@@ -11,7 +11,7 @@
 //           [piece][tap][step][lane][4 words], zero between channels of two groups
 // Zeros:    inserted zeros are in no class. A line of taps that meets padding alone, above or below the map, is not in
 //           the loop of a warp's rows; padding on the left and right is multiplied
-// Requires: sm_80; channels of in and out multiples of 16 bytes; a channel tile in whole groups fits 128 bytes of in
+// Requires: sm_80, float16 sm_75; channels of in and out multiples of 16 bytes; a channel tile in whole groups fits 128 bytes of in
 //           and 64 columns; an image has fewer than 2^31 elements
 // Threads:  8 warps: the pieces of the tile, times parts of its rows; MT blocks of 16 rows a warp at a time; persistent
 //           blocks, grid (blocks, channel tiles, classes). The next tile's patch is copied while one is multiplied

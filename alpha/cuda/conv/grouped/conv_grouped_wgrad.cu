@@ -7,7 +7,7 @@
 // GEMM:     rows: 16 channels of g; columns: 16 channels of x, at each of TAPS taps; sum: positions, DEPTH
 //           steps of mma.sync at a time, which are added to registers in proper float32
 // Zeros:    inserted zeros are never read; those of the padding are multiplied: they are zeros of the patch
-// Requires: sm_80; channels of x and g multiples of 16 bytes; a channel tile in whole groups fits 128 bytes of both
+// Requires: sm_80, float16 sm_75; channels of x and g multiples of 16 bytes; a channel tile in whole groups fits 128 bytes of both
 // Threads:  8 warps: the pieces of the tile (up to 8 a block), times splits of its positions. A piece is a pair of 16 channels
 //           of g and 16 of x with a common group. Persistent blocks, grid (blocks, channel tiles, parts of pieces and of
 //           taps). grouped_sum adds the slices in order, and drops what lies between two groups
@@ -15,6 +15,7 @@
 //           tf32 240 (922), fp32 335 (1620); 64 channels, 32 groups 54 (511), 128 (958), 177 (792); 256 x 8x8 x 512
 //           channels, 32 groups 47 (35), 82 (195), 107 (423). `python -m benchmarks.conv_ops --sets groups`
 #include "conv/grouped/grouped.cuh"
+#include "copies.cuh"
 
 constexpr int DEPTH = WIDE ? 2 : 1;                      // steps of mma.sync at a time: registers of 16 bits end at 128
 constexpr int BATCH = DEPTH * STEP, MOST = 128, AREA = 256;  // positions of these, of a tile; elements of a piece
@@ -63,7 +64,7 @@ template <class E> INLINE void take(Fragment<2> (&b)[2], const E *x, const int *
   }
 }
 
-ALPHA_GLOBAL(conv_grouped_wgrad, (THREADS, WIDE ? 1 : 2),
+ALPHA_GLOBAL(conv_grouped_wgrad, (THREADS, WIDE ? 1 : blocks_here(2)),
              (GroupedMapsBack m, GroupedShape s, int patch_size, int pieces, int out_chunks, int unused)) {
   ptx::follow();
   DYNAMIC_SHARED(ELEMENT, shared);  // two of: a patch of x, positions of g

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from alpha.cuda.conv.costs import device
+from alpha.cuda.runtime.context import OLDEST
 
 ITEMSIZE = 2  # bytes of an element of a plane
 
@@ -22,6 +23,7 @@ class MmaTile(NamedTuple):
     blocks: int
     k: int = 32
     vector: int = 8
+    needs: tuple[int, int] = OLDEST  # compute capability
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}"
@@ -42,6 +44,10 @@ class MmaTile(NamedTuple):
     def shared_bytes(self, a_kmajor: bool = True, b_kmajor: bool = True) -> int:
         """Returns the dynamic shared memory of a block, whichever way round the operands lie."""
         return self.stages * self.slab_bytes
+
+    def staged_bytes(self, a_kmajor: bool = True, b_kmajor: bool = True) -> int:
+        """Returns that where copies pass through registers: one buffer of two planes, two of one."""
+        return 2 // self.planes * self.slab_bytes
 
     def slab_clocks(self, b_kmajor: bool = True) -> float:
         """Returns the clocks that a full multiprocessor spends on a slab: on products, on shared memory, or on copies

@@ -1,4 +1,4 @@
-// One tile of a matrix product by mma.sync, the tensor cores of every GPU from sm_80 on: the pieces that gemm_ffma.cuh
+// One tile of a matrix product by mma.sync, the tensor cores of every GPU from sm_75 on: the pieces that gemm_ffma.cuh
 // has for the FMA units, with the same names, for the same frames and work lists.
 //
 // What:     sum[row][col] = scale_a * scale_b * sum_k A[row][k] * B[col][k], 16-bit elements, float32 sums
@@ -11,7 +11,7 @@
 //           So the 8 pieces that a matrix of ldmatrix reads, and those that 8 neighbouring copies write, lie in 8
 //           different groups of 4 banks: no conflicts, and no padding. Moving on by 16 of k (K-major), or by 16 rows
 //           (MN-major), changes bits of the chunk that are 0 before: it is one exclusive or
-// Requires: sm_80; rows of a K-major operand and lines of an MN-major one begin at multiples of 16 bytes
+// Requires: sm_75, for bfloat16 sm_80; rows of a K-major operand and lines of an MN-major one begin at multiples of 16 bytes
 // Threads:  BM/WM x BN/WN warps, WM x WN elements each, in blocks of 16 x 8: of block (i, j) a lane has
 //           (lane / 4, lane % 4 * 2), its right neighbour, and the two 8 rows below; gemm_pipeline.cuh has the loop
 // Measured: not on an sm_80 GPU; benchmarks/results/h100/tried.md has the counts of instructions
@@ -30,7 +30,8 @@ template <class In_, class Out_, int BM_, int BN_, int WM_, int WN_, int PLANES_
 struct MmaTile {
   using In = In_;
   using Out = Out_;
-  static constexpr int BM = BM_, BN = BN_, BK = 32, WM = WM_, WN = WN_, PLANES = PLANES_, STAGES = STAGES_;
+  static constexpr int BM = BM_, BN = BN_, BK = 32, WM = WM_, WN = WN_, PLANES = PLANES_;
+  static constexpr int STAGES = STAGED ? 2 / PLANES : STAGES_;  // STAGED: what the exact way needs; one is a pipeline's
   static constexpr bool A_KMAJOR = A_KMAJOR_, B_KMAJOR = B_KMAJOR_;
   static constexpr int WARP_COLS = BN / WN, THREADS = 32 * (BM / WM) * WARP_COLS;
   static constexpr int A_PLANE = BM * BK, B_PLANE = BN * BK;                                      // elements
@@ -56,19 +57,27 @@ template <class T, int ROWS> struct KMajorPlanes {
   static_assert(ROWS % STEP == 0 && STEP % 8 == 0, "a thread's chunks have one place in their rows");
   int k, first, dst;
   long long plane;  // elements from a plane to the next
+  Copies<16, COUNT * T::PLANES> copies;
 
   static INLINE int row_in_buffer(int r) { return r; }
   INLINE KMajorPlanes(int thread, long long plane_)
       : k(thread % CHUNKS * 8), first(thread / CHUNKS), dst(swizzled<T::BK>(thread / CHUNKS, thread % CHUNKS)),
         plane(plane_) {}
-  INLINE void operator()(In *buffer, const In *const *rows, int offset, int k_left) const {
+  INLINE void operator()(In *buffer, const In *const *rows, int offset, int k_left) {
     const int bytes = k < k_left ? 16 : 0;
     const In *from[COUNT];  // all of them before the first copy, behind which nothing is read from shared memory early
     UNROLL for (int i = 0; i < COUNT; i++) from[i] = rows[first + i * STEP] + (offset + k);
     UNROLL for (int i = 0; i < COUNT; i++)
       UNROLL for (int p = 0; p < T::PLANES; p++)
-        ptx::cp_async<16>(buffer + p * (ROWS * T::BK) + dst + i * STEP * T::BK, from[i] + p * plane, bytes);
+        copies.begin(i * T::PLANES + p, buffer + place(i, p), from[i] + p * plane, bytes);
   }
+  INLINE void land(In *buffer) const {
+    UNROLL for (int i = 0; i < COUNT; i++)
+      UNROLL for (int p = 0; p < T::PLANES; p++) copies.land(i * T::PLANES + p, buffer + place(i, p));
+  }
+
+private:
+  INLINE int place(int i, int p) const { return p * (ROWS * T::BK) + dst + i * STEP * T::BK; }
 };
 
 // Copies ROWS rows of an MN-major operand, 32 lines; see MnMajorCopy.
@@ -79,6 +88,7 @@ template <class T, int ROWS> struct MnMajorPlanes {
   const In *src;
   int k0, dst;
   long long plane;  // elements from a plane to the next
+  Copies<16, COUNT * T::PLANES> copies;
 
   static INLINE int line0(int thread) { return thread / CHUNKS; }
   INLINE MnMajorPlanes(int thread, const In *first, int rows_left, long long plane_) : plane(plane_) {
@@ -87,14 +97,20 @@ template <class T, int ROWS> struct MnMajorPlanes {
     dst = swizzled<ROWS>(line0(thread), thread % CHUNKS);
     src = first + (row < rows_left ? row : 0);
   }
-  template <class Line> INLINE void operator()(In *buffer, Line line, int k_left) const {
+  template <class Line> INLINE void operator()(In *buffer, Line line, int k_left) {
     const In *from[COUNT];  // as above
     UNROLL for (int i = 0; i < COUNT; i++) from[i] = src + line(i);
     UNROLL for (int i = 0; i < COUNT; i++)
       UNROLL for (int p = 0; p < T::PLANES; p++)
-        ptx::cp_async<16>(buffer + p * (ROWS * T::BK) + dst + i * STEP * ROWS, from[i] + p * plane,
-                          k0 + i * STEP < k_left ? 16 : 0);
+        copies.begin(i * T::PLANES + p, buffer + place(i, p), from[i] + p * plane, k0 + i * STEP < k_left ? 16 : 0);
   }
+  INLINE void land(In *buffer) const {
+    UNROLL for (int i = 0; i < COUNT; i++)
+      UNROLL for (int p = 0; p < T::PLANES; p++) copies.land(i * T::PLANES + p, buffer + place(i, p));
+  }
+
+private:
+  INLINE int place(int i, int p) const { return p * (ROWS * T::BK) + dst + i * STEP * ROWS; }
 };
 
 // The inner product on tensor cores.

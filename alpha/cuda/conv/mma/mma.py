@@ -1,4 +1,4 @@
-"""ConvV2, KS-deconv and Sk-dilated on tensor cores by mma.sync, from sm_80 on: the
+"""ConvV2, KS-deconv and Sk-dilated on tensor cores by mma.sync, from sm_75 on: the
 kernels of conv/ffma, over their classes, work lists and slices, with tiles of gemm_mma.cuh.
 
 Estimated, not measured: what a tile takes follows from the products, the bytes of shared memory and those of the L2
@@ -18,7 +18,7 @@ from alpha.cuda.conv.mma.gemm import TILES, MmaTile
 from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, OnOperands, Run, moved_bytes, refusal
 from alpha.cuda.lazy import READS, UNFLAGGED, Operand
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
-from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.context import ASYNC, context
 from alpha.cuda.runtime.kernel import C_TYPES
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv_desc import ConvDesc
@@ -83,6 +83,16 @@ class MmaWgrad(_Mma, WgradTile):
         return run
 
 
-CANDIDATES = (*(MmaSlab(pass_name, mode, tile) for pass_name in ("fprop", "dgrad")
+def served(tile: MmaTile, element: str, slab: bool) -> MmaTile:
+    """Returns a tile with what it needs.
+
+    sm_80 for bfloat16; and for slabs of two planes and 128 rows, whose sums leave staged copies no registers.
+    """
+    large = slab and tile.planes == 2 and tile.rows == 128
+    return tile._replace(needs=ASYNC) if element == "bfloat16" or large else tile
+
+
+CANDIDATES = (*(MmaSlab(pass_name, mode, served(tile, mode.element, True)) for pass_name in ("fprop", "dgrad")
                 for mode in (FP32, TF32, BF16, FP16) for tile in TILES[mode.planes]),
-              *(MmaWgrad(reads, tile) for reads, form in READS.items() for tile in TILES[form.planes]))
+              *(MmaWgrad(reads, served(tile, form.dtype, False)) for reads, form in READS.items()
+                for tile in TILES[form.planes]))

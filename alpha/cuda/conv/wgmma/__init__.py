@@ -22,7 +22,7 @@ from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan
 from alpha.cuda.conv.wgmma.tiles import CHUNK, CONSUMERS, SHARED_BYTES, Tile, fitting, survivors
 from alpha.cuda.lazy import EXACT_ARGS, KEEP, UNFLAGGED, Operand, exact, operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
-from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.context import ON_HOPPER, context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
@@ -128,11 +128,11 @@ class Wgmma(OnOperands):
             "i32 width, i32 groups, i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, "
             f"i32 adds, i32 streams, {EXACT_ARGS}, block[16] shape",
             threads=128 * (1 + tile.consumers), shared=ring + tile.consumers * boxes * BOX_BYTES,
-            defines=defines)
+            defines=defines, **ON_HOPPER)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr y, "
             "i32 batch, i32 height, i32 width, i32 channels, i32 columns, i32 box, i32 relu, ptr added",
-            threads=SUM_THREADS, defines=defines)
+            threads=SUM_THREADS, defines=defines, **ON_HOPPER)
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if refused := refusal(desc) or oversized(desc):

@@ -19,6 +19,7 @@ from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, mem
 from alpha.cuda.conv.wgmma.taps import CONSUMER_ROWS, Tiling, consumers, longest_chain
 from alpha.cuda.conv.wgmma.tiles import MOST_SUMS, survivors
 from alpha.cuda.lazy import EXACT_ARGS, READS, UNFLAGGED, Operand
+from alpha.cuda.runtime.context import ON_HOPPER
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import MAPS, NBYTES, by_address, maps_argument, tensor_maps
@@ -134,7 +135,7 @@ class WgmmaWgrad(OnOperands):
             "i32 wide_g, i32 x_once, i32 g_once, i32 g_row, i32 g_step, i32 x_row, i32 x_step, i32 dw_row, "
             f"{EXACT_ARGS}, block[72] shape",  # Exact, WgradShape
             threads=128 * (1 + consumers(tile.rows)), shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES,
-            defines=defines)
+            defines=defines, **ON_HOPPER)
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if self.tile.taps > 1 and self.tile.taps > desc.h.f * desc.w.f:

@@ -1,6 +1,7 @@
-"""Attention on a GPU's tensor cores, from sm_80 on: one kernel forward, two for the gradients; see attention.cu.
+"""Attention on a GPU's tensor cores: one kernel forward, two for the gradients; see attention.cu.
 
-float32 is multiplied as TF32, in the mode fp32 by three products of its two halves, and 16 bits as they are.
+float32 is multiplied as TF32, in the mode fp32 by three products of its two halves, and 16 bits as they are. Before
+sm_80 tensor cores multiply float16 alone, and FMA units the others (fragments.cuh).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from alpha.core.precision import Precision
 from alpha.cuda.conv.first_layer.mma.stem_mma import MODES
 from alpha.cuda.conv.planner import precision_of
 from alpha.cuda.runtime import memory
+from alpha.cuda.runtime.context import ASYNC, OLDEST, context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.attention import attention, attention_grad
@@ -45,32 +47,45 @@ class Tile(NamedTuple):
         return (row_tiles * self.rows + 2 * self.stages * self.columns) * head * itemsize
 
 
-# By bytes of an element and width of a head. Shared memory is at most 96 KiB, which every GPU from sm_80 on has.
+# By bytes of an element and width of a head. Shared memory is at most 96 KiB, which every GPU from sm_80 on has. SMALL
+# has the tiles in place of those that take more than the 64 KiB of a GPU before sm_80, by whether they go forward.
 FORWARD = {(2, 32): Tile(64, 64, 32, 2), (2, 64): Tile(64, 64, 64, 2), (2, 128): Tile(64, 32, 128, 2),
            (2, 256): Tile(64, 32, 128, 2), (4, 32): Tile(64, 32, 32, 2), (4, 64): Tile(64, 32, 64, 2),
            (4, 128): Tile(64, 32, 64, 2), (4, 256): Tile(32, 32, 64, 1)}
 BACKWARD = {(2, 32): Tile(64, 64, 32, 2), (2, 64): Tile(64, 32, 64, 2), (2, 128): Tile(64, 32, 64, 2),
             (2, 256): Tile(64, 32, 64, 1), (4, 32): Tile(64, 32, 32, 2), (4, 64): Tile(64, 32, 32, 2),
             (4, 128): Tile(64, 32, 32, 1), (4, 256): Tile(16, 32, 32, 1)}
+SMALL = {(True, 2, 256): Tile(64, 32, 128, 1), (True, 4, 128): Tile(64, 32, 64, 1),
+         (True, 4, 256): Tile(32, 16, 64, 1), (False, 2, 256): Tile(32, 32, 64, 1),
+         (False, 4, 128): Tile(32, 32, 32, 1), (False, 4, 256): Tile(16, 16, 32, 1)}
+POINTERS = {"attention_forward": "q k v mask y lse", "attention_dq": "g q k v mask y lse delta dq",
+            "attention_dkv": "g q k v mask lse delta dk dv"}
+
+
+def kernel(entry: str, mode: Precision, head: int) -> tuple[Kernel, Tile]:
+    """Returns one of the three kernels of heads of a width, and its tile, on this process's device."""
+    return _kernel(entry, mode, head, context.staged)
 
 
 @lru_cache(maxsize=256)
-def kernel(entry: str, mode: Precision, head: int) -> tuple[Kernel, Tile]:
-    """Returns one of the three kernels of heads of a width, and its tile."""
+def _kernel(entry: str, mode: Precision, head: int, small: bool) -> tuple[Kernel, Tile]:
     forward, itemsize = entry == "attention_forward", ITEMSIZE[mode.dtype]
     tile = (FORWARD if forward else BACKWARD)[itemsize, head]
+    of_old = small and (forward, itemsize, head) in SMALL
+    if of_old:
+        tile = SMALL[forward, itemsize, head]
     defines = {"ELEMENT": C_TYPES[mode.dtype], "PRODUCTS": mode.multiplications, "HEAD": head, "TILE_ROWS": tile.rows,
                "TILE_COLUMNS": tile.columns, "SPAN": tile.span, "STAGES": tile.stages, "MIN_BLOCKS": 1,
                "GRADIENTS": int(not forward)}
-    pointers = {"attention_forward": "q k v mask y lse", "attention_dq": "g q k v mask y lse delta dq",
-                "attention_dkv": "g q k v mask lse delta dk dv"}[entry]
-    args = ", ".join([f"ptr {name}" for name in pointers.split()] + [NUMBERS])
+    args = ", ".join([f"ptr {name}" for name in POINTERS[entry].split()] + [NUMBERS])
     return Kernel("attention.cu", entry, args, threads=tile.threads,
-                  shared=tile.shared(head, itemsize, 1 if forward else 2), defines=defines), tile
+                  shared=tile.shared(head, itemsize, 1 if forward else 2), defines=defines,
+                  needs=OLDEST if small or (forward, itemsize, head) not in SMALL else ASYNC,
+                  before=ASYNC if of_old else None), tile
 
 
-for _mode, _head, _entry in product(MODES, HEADS, ("attention_forward", "attention_dq", "attention_dkv")):
-    kernel(_entry, _mode, _head)    # declares its module, for those that are built ahead
+for _mode, _head, _entry, _small in product(MODES, HEADS, POINTERS, (False, True)):
+    _kernel(_entry, _mode, _head, _small)    # declares its module, for those that are built ahead
 
 
 @lru_cache(maxsize=1024)

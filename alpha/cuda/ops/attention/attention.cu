@@ -6,7 +6,7 @@
 // Layout:   rows of heads are contiguous, anything else is said by AttentionShape; lse and delta (N, H, L), float32
 // Zeros:    see attention.cuh
 // Masks:    a query that sees no key has y = 0, lse = infinity and no gradient
-// Requires: sm_80; width and value_width at most HEAD: 32, 64, 128 or 256
+// Requires: sm_75; width and value_width at most HEAD: 32, 64, 128 or 256
 // Threads:  TILE_ROWS / 16 warps, 16 rows each, queries (forward, dq) or keys (dkv); grid (heads x tiles of rows, HEAD / SPAN): a
 //           block has SPAN columns of the result. dq comes before dkv, which reads its delta
 // Measured: not yet on a GPU: `python -m benchmarks.attention --device cuda`

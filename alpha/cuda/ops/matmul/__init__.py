@@ -37,7 +37,8 @@ KERNELS = {(tile, transpose_a, transpose_b, split): Kernel(
     "matmul.cu", f"matmul_{'nt'[transpose_a]}{'nt'[transpose_b]}" + "_split" * split,
     "ptr a, ptr b, ptr bias, ptr y, ptr slots, ptr arrived, ptr matrices, i32 a_step, i32 b_step, "
     "i32 m, i32 n, i32 k, i32 row_tiles, i32 column_tiles, i32 relu",
-    threads=tile.threads, shared=tile.shared_bytes(not transpose_a, transpose_b), defines=tile.defines)
+    threads=tile.threads, shared=tile.shared_bytes(not transpose_a, transpose_b),
+    staged=tile.staged_bytes(not transpose_a, transpose_b), defines=tile.defines)
     for tile, (transpose_a, transpose_b), split in product(TILES, LAYOUTS, (False, True))}
 
 

@@ -28,9 +28,13 @@ template <bool KMAJOR, int THREADS, class Rows, class Lines> struct Operand {
       for (int r = threadIdx.x; r < tile_rows; r += THREADS)
         table[r] = matrix + (long long)(first + row_to_copy(Rows::row_in_buffer(r), rows - first)) * k;
   }
-  INLINE void copy(float *buffer, int k, int k_left) const {
+  INLINE void copy(float *buffer, int k, int k_left) {
     if constexpr (KMAJOR) copy_rows(buffer, table, k, k_left);
     else copy_lines(buffer, [&](int i) { return (k + i * Lines::STEP) * ld; }, k_left);
+  }
+  INLINE void land(float *buffer) const {
+    if constexpr (KMAJOR) copy_rows.land(buffer);
+    else copy_lines.land(buffer);
   }
 };
 
@@ -54,9 +58,9 @@ template <class T, bool SPLIT> INLINE void matmul_block(const Matrices &p, float
   const Place place = {row0, column0, batch};
   if (SPLIT && threadIdx.x == 0) later = place;
   const int2 matrix = p.matrices ? p.matrices[batch] : make_int2(batch * p.a_step, batch * p.b_step);
-  const Operand<T::A_KMAJOR, T::THREADS, typename T::RowsA, typename T::LinesA> left(
+  Operand<T::A_KMAJOR, T::THREADS, typename T::RowsA, typename T::LinesA> left(
       rows_a, T::BM, p.a + (long long)matrix.x * p.m * k, row0, p.m, k);
-  const Operand<T::B_KMAJOR, T::THREADS, typename T::RowsB, typename T::LinesB> right(
+  Operand<T::B_KMAJOR, T::THREADS, typename T::RowsB, typename T::LinesB> right(
       rows_b, T::BN, p.b + (long long)matrix.y * p.n * k, column0, p.n, k);
   __syncthreads();
   Ffma<T> product(threadIdx.x);
@@ -68,7 +72,7 @@ template <class T, bool SPLIT> INLINE void matmul_block(const Matrices &p, float
     left.copy(a_buffer, k0, k - k0);
     right.copy(b_buffer, k0, k - k0);
     k0 += T::BK;
-  }, product);
+  }, [&](float *a_buffer, float *b_buffer) { left.land(a_buffer), right.land(b_buffer); }, product);
   if constexpr (SPLIT)
     if (!add_slices<T::THREADS>(product.acc, slice, p.partial)) return;
   const Place &tile = SPLIT ? later : place;
@@ -79,7 +83,7 @@ template <class T, bool SPLIT> INLINE void matmul_block(const Matrices &p, float
 }
 
 #define MATMUL(name, SPLIT, ...) \
-  ALPHA_ENTRY(name, (Tile<__VA_ARGS__>::THREADS, MIN_BLOCKS), \
+  ALPHA_ENTRY(name, (Tile<__VA_ARGS__>::THREADS, blocks_here(MIN_BLOCKS)), \
               (const float *a, const float *b, const float *bias, float *y, Workspace partial, const int2 *matrices, \
                int a_step, int b_step, int m, int n, int k, int row_tiles, int column_tiles, int relu), \
               DYNAMIC_SHARED(float, smem); \

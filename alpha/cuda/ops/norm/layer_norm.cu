@@ -161,19 +161,20 @@ INLINE void gradient(const T *__restrict__ g, const T *__restrict__ x, const Sam
   DYNAMIC_SHARED(unsigned char, shared);
   constexpr int ROWS = DEPTH<T, N>;
   ThreadPieces<T, N, ROWS * P * 2> flight(shared);  // [stage][piece][g, x]
-  const int lane = threadIdx.x % width, team = threadIdx.x / width, teams = THREADS / width, count = n;
+  unsigned lane = threadIdx.x % width;
+  const int team = threadIdx.x / width, teams = THREADS / width, count = n;
   const float share = 1.0f / count;
   const i64 step = i64(gridDim.x) * teams;
   float scale[P][N];
   UNROLL for (int p = 0; p < P; p++) {
     UNROLL for (int k = 0; k < N; k++) scale[p][k] = 0;
-    const int column = (lane + p * width) * N;
+    const int column = (int(lane) + p * width) * N;
     if (column < count) norm.load_scale(scale[p], column);
   }
   const auto fetch = [&](int stage, i64 row) {
     const i64 offset = row * n;
     UNROLL for (int p = 0; p < P; p++) {
-      const int column = (lane + p * width) * N;
+      const int column = (int(lane) + p * width) * N;
       const bool there = row < rows && column < count;
       const i64 at = there ? offset + column : 0;
       flight.fetch((stage * P + p) * 2, g + at, there);
@@ -193,6 +194,7 @@ INLINE void gradient(const T *__restrict__ g, const T *__restrict__ x, const Sam
   Pair total[P][N] = {};
   const auto take_row = [&] {
     const i64 row = block + team;
+    if constexpr (ALPHA_ARCH >= 100) ptx::forget(lane);  // else places of all pieces would be kept, and spill
     const float rest = row < rows ? norm.rest_of(row) : 0;
     flight.template wait<ROWS - 1>();
     float v[P][N], xhat[P][N];
@@ -220,7 +222,7 @@ INLINE void gradient(const T *__restrict__ g, const T *__restrict__ x, const Sam
     s = fold_row(s, width, turn);
     const float shift = s.sum * share * root, slope = s.dot * share * root;
     UNROLL for (int p = 0; p < P; p++) {
-      const int column = (lane + p * width) * N;
+      const int column = (int(lane) + p * width) * N;
       if (row >= rows || column >= count) break;
       UNROLL for (int k = 0; k < N; k++) v[p][k] = v[p][k] * root - (xhat[p][k] * slope + shift);
       store_floats(dx + row * n + column, v[p]);
@@ -233,7 +235,7 @@ INLINE void gradient(const T *__restrict__ g, const T *__restrict__ x, const Sam
     UNROLL_BY(1) for (const i64 end = min(rows, block + CHAIN * step); block < end;) take_row();
     UNROLL for (int p = 0; p < P; p++) {
       fold_rows<N>(total[p], w, MergePairs());
-      const int column = (lane + p * width) * N;
+      const int column = (int(lane) + p * width) * N;
       if (threadIdx.x < width && column < count) {
         UNROLL for (int k = 0; k < N; k++) {
           keep_sum(partial + column + k, rests, total[p][k].dot, before == first_row);

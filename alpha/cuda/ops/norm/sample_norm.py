@@ -10,6 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from alpha.cuda.ops.norm import NORM, WRITERS, Norm
+from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, Shape, empty
 from alpha.cuda.runtime.walk import CHAIN, SUMMERS, THREADS, WALK, Walk, per_piece, pieces_of, walk
@@ -48,6 +49,7 @@ HELD = 8  # pieces of a row that a thread keeps
 NARROW = 4  # threads that a row has at least, if each of them then has 4 pieces
 GRAD_NARROW = 8  # the same of the backward pass, and of all the pieces that a thread may have:
 GRAD_HELD = {1: 4, 4: 8, 8: 4}  # lanes of a piece -> pieces
+STATIC = 9216  # bytes of shared memory of the gradient beside its pieces
 ROW_BLOCKS = 132  # of the gradient, per block that a multiprocessor holds: on an H100 all run at once, to one end
 
 
@@ -74,7 +76,10 @@ def _rows(rows: int, n: int, dtype: str) -> _Rows:
     pieces = n // lanes
     width = max(min(NARROW, _power(ceil_div(pieces, 4))), _power(ceil_div(pieces, HELD)))
     width = width if width <= THREADS else 0
-    held = min(GRAD_HELD[lanes], _power(ceil_div(pieces, GRAD_NARROW)))
+    most = GRAD_HELD[lanes]
+    while most > 1 and kind[1] and _LAYER_GRADIENT[kind, most].shared + STATIC > context.max_shared:
+        most //= 2
+    held = min(most, _power(ceil_div(pieces, GRAD_NARROW)))
     grad_width = _power(ceil_div(pieces, held))
     held = held if grad_width <= THREADS else 0
     resident = 1 if held * lanes > 16 else 2 if held * lanes > 8 else 3  # as layer_norm.cu has it

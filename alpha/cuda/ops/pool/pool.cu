@@ -126,16 +126,25 @@ INLINE void pool_scatter(const T *x, const i64 *index, T *y, i64 columns, int ch
     y[(image * positions + begin + i) * channels + c] = from_float<T>(bad ? NAN : map[i][lane].value());
 }
 
-#define KERNEL(name, call, ...) \
-  ALPHA_ENTRY(name, (THREADS), (const __grid_constant__ Pool p, int threads, __VA_ARGS__), \
+// Bounds of a gradient of V channels: from sm_100 on nvcc keeps one of single channels to 32 registers, and spills, unless
+// it is told how many blocks there may be.
+#if ALPHA_ARCH >= 100
+#define GRADIENT_BOUNDS(V) (THREADS, V == 1 ? 5 : 1)
+#else
+#define GRADIENT_BOUNDS(V) (THREADS)
+#endif
+#define KERNEL(name, call, ...) KERNEL_WITHIN((THREADS), name, call, __VA_ARGS__)
+#define KERNEL_WITHIN(bounds, name, call, ...) \
+  ALPHA_ENTRY(name, bounds, (const __grid_constant__ Pool p, int threads, __VA_ARGS__), \
               const int k = blockIdx.x * THREADS + threadIdx.x; \
               if (k < threads) call)
 #define FORWARD(T, name, V, pool, Index) \
   KERNEL(name, (pool(p, k, Input<V, T>{x}, Output<V, T>{y}, index)), Index *index, const T *x, T *y)
 #define MAX_POOL(T, form, suffix, V, Index) \
   FORWARD(T, max_pool##form##suffix, V, max_pool<V>, Index) \
-  KERNEL(max_pool_backward##form##suffix, (max_pool_backward<V>(p, k, Input<V, T>{g}, Output<V, T>{dx}, index)), \
-         const Index *index, const T *g, T *dx)
+  KERNEL_WITHIN(GRADIENT_BOUNDS(V), max_pool_backward##form##suffix, \
+                (max_pool_backward<V>(p, k, Input<V, T>{g}, Output<V, T>{dx}, index)), \
+                const Index *index, const T *g, T *dx)
 #define KERNELS(T, suffix, V) \
   MAX_POOL(T, , suffix, V, unsigned char) \
   MAX_POOL(T, _wide, suffix, V, int) \

@@ -166,12 +166,28 @@ template <class T> struct Words {
     memcpy(&pair, &word, 4);
     return pair;
   }
-  static INLINE unsigned greater(unsigned a, unsigned b) { return __hgt2_mask(two(a), two(b)); }
+  static INLINE unsigned greater(unsigned a, unsigned b) {
+#if ALPHA_ARCH < 80
+    if constexpr (std::is_same<T, bf16>::value)  // which has no instruction for it there
+      return (float_of_pair<T>(a, false) > float_of_pair<T>(b, false) ? 0xffffu : 0) |
+             (float_of_pair<T>(a, true) > float_of_pair<T>(b, true) ? 0xffff0000u : 0);
+    else
+#endif
+      return __hgt2_mask(two(a), two(b));
+  }
   // 0 * word + sum: NaN where an element is Inf or NaN, else a zero
   static INLINE unsigned nothing(unsigned word, unsigned sum) {
-    const Two made = __hfma2(two(word), two(0), two(sum));
-    memcpy(&sum, &made, 4);
-    return sum;
+#if ALPHA_ARCH < 80
+    if constexpr (std::is_same<T, bf16>::value)
+      return pair_of_floats<T>(fmaf(float_of_pair<T>(word, false), 0, float_of_pair<T>(sum, false)),
+                               fmaf(float_of_pair<T>(word, true), 0, float_of_pair<T>(sum, true)));
+    else
+#endif
+    {
+      const Two made = __hfma2(two(word), two(0), two(sum));
+      memcpy(&sum, &made, 4);
+      return sum;
+    }
   }
 };
 template <> struct Words<float> {

@@ -10,7 +10,7 @@
 // Filters:  lie in shared memory as the lanes' fragments, [chunk][step][block of 8 columns][lane][2]. One chunk
 //           (SHORT) of a single product goes to registers, once per block. A fragment's columns are chosen so that a
 //           lane has VEC neighbouring channels of VEC / 2 neighbouring blocks: 16 bytes a store, and whole sectors
-// Requires: sm_80; one group; an image of x or y has fewer than 2^31 elements; OH < 2^15 - 1; a patch has at
+// Requires: sm_80, float16 sm_75; one group; an image of x or y has fewer than 2^31 elements; OH < 2^15 - 1; a patch has at
 //           most PATCH elements; SHORT: one chunk
 // Threads:  8 warps, 16 or 32 rows x 32 or 64 columns a warp at a time; persistent blocks, grid (blocks, column
 //           tiles). The next tile's patch is copied while one is multiplied. Its elements are read one by one: lanes

@@ -10,7 +10,7 @@
 //           channels of a position, 8 lanes 32, and these are its rows of two blocks of 16. Which channel a row is,
 //           and which position an element of the sum, is chosen so; 16 bits of two positions are paired in registers.
 //           What positions read of x is a patch; the next tile's is copied while one is multiplied
-// Requires: sm_80; one group; an image of x or g has fewer than 2^31 elements; OH < 2^15 - 1; a patch has at
+// Requires: sm_80, float16 sm_75; one group; an image of x or g has fewer than 2^31 elements; OH < 2^15 - 1; a patch has at
 //           most PATCH elements; OC is a multiple of 4
 // Threads:  8 warps: two halves of the channels, four batches of positions; persistent blocks, grid (chunks of k,
 //           blocks, tiles of channels). The four sums meet in shared memory. A block has a slot of the workspace,

@@ -1,4 +1,4 @@
-"""The first layer on tensor cores, from sm_80 on: conv_stem_mma.cu, conv_stem_mma_wgrad.cu.
+"""The first layer on tensor cores, from sm_80 on, in fp16 from sm_75 on: conv_stem_mma.cu, conv_stem_mma_wgrad.cu.
 
 At most four input channels. float32 is multiplied as TF32, in the mode fp32 by three products of its two halves, and 16
 bits as they are; nothing is scaled, split or padded in memory.
@@ -16,7 +16,7 @@ from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
-from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.context import ASYNC, OLDEST, context, lacks
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
@@ -33,6 +33,11 @@ SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
 
 
 MODES = tuple(PRECISIONS[name] for name in ("fp32", "tf32", "bf16", "fp16"))
+
+
+def needs_of(mode: Precision) -> tuple[int, int]:
+    """Returns the compute capability whose tensor cores multiply the elements of a precision."""
+    return OLDEST if mode.dtype == "float16" else ASYNC
 
 
 def defines_of(mode: Precision) -> dict[str, str | int]:
@@ -78,7 +83,7 @@ class StemMmaFprop(Candidate):
         self.reads = self.writes = mode.dtype
         self.kernels = {most: Kernel(
             "conv_stem_mma.cu", "stem_mma_fprop", f"ptr x, ptr w, ptr b, ptr y, {SHAPE_ARGS}, i32 tiles, i32 chunks, "
-            "i32 relu", threads=THREADS, shared=self._shared(most),
+            "i32 relu", threads=THREADS, shared=self._shared(most), needs=needs_of(mode),
             defines={**defines_of(mode), "SHORT": int(most == 1)}) for most in MOST_CHUNKS}
 
     def _shared(self, chunks: int) -> int:
@@ -96,6 +101,8 @@ class StemMmaFprop(Candidate):
 
     def rejection(self, desc: ConvDesc) -> str | None:
         most = self._most(desc)
+        if lacking := lacks(needs_of(self.mode)):
+            return lacking
         if not refusal(desc) and not (most and self._shared(most) + STATIC <= context.max_shared):
             return f"filters of {desc.h.f}x{desc.w.f}x{desc.ic} do not fit into shared memory"
         return refusal(desc)
@@ -127,12 +134,12 @@ class StemMmaWgrad(Candidate):
         self.kernel = Kernel(
             "conv_stem_mma_wgrad.cu", "stem_mma_wgrad", f"ptr x, ptr g, ptr work, {SHAPE_ARGS}, i32 tiles",
             threads=THREADS, shared=max(2 * PATCH * ITEMSIZE[mode.dtype], 4 * 4 * COLUMNS * CHUNK),
-            defines=defines_of(mode))
+            needs=needs_of(mode), defines=defines_of(mode))
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if desc.oc % 4:
             return f"{desc.oc} output channels are no multiple of 4"
-        return refusal(desc)
+        return lacks(needs_of(self.mode)) or refusal(desc)
 
     def cost(self, desc: ConvDesc) -> Cost:
         return Cost((only_stage("wgrad", desc, self.mode),))

@@ -1,4 +1,4 @@
-"""Products of many small matrices on tensor cores, from sm_80 on: see matmul_batched.cu.
+"""Products of many small matrices on tensor cores, from sm_80 on, in fp16 from sm_75 on: see matmul_batched.cu.
 
 Operands are multiplied as they are stored, float32 as TF32: in the mode fp32 by three products of its two halves.
 """
@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from alpha.core.precision import Precision
 from alpha.cuda.conv.costs import device, time_us
-from alpha.cuda.conv.first_layer.mma.stem_mma import MODES
+from alpha.cuda.conv.first_layer.mma.stem_mma import MODES, needs_of
+from alpha.cuda.runtime.context import lacks
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE
 from alpha.ops.conv_desc import ceil_div
@@ -59,7 +60,8 @@ class Choice(NamedTuple):
 
 def _kernel(mode: Precision, tile: Tile, transpose_a: bool, transpose_b: bool) -> Kernel:
     return Kernel("matmul_batched.cu", f"matmul_batched_{'nt'[transpose_a]}{'nt'[transpose_b]}", ARGS,
-                  threads=tile.threads, shared=tile.shared(ITEMSIZE[mode.dtype]), defines=tile.defines(mode))
+                  threads=tile.threads, shared=tile.shared(ITEMSIZE[mode.dtype]), needs=needs_of(mode),
+                  defines=tile.defines(mode))
 
 
 KERNELS = {(mode, tile, *layout): _kernel(mode, tile, *layout)
@@ -71,7 +73,7 @@ def choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: b
            out: str) -> Choice | None:
     """Returns the kernel of least estimated time; None in a precision that tensor cores do not serve."""
     mode = next((mode for mode in MODES if mode.name == precision), None)
-    if mode is None:
+    if mode is None or lacks(needs_of(mode)):
         return None
     itemsize = ITEMSIZE[mode.dtype]
     each = 16 // itemsize

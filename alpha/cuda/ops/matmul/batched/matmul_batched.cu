@@ -8,7 +8,7 @@
 // Modes:    those of fragments.cuh
 // Not finite: an infinity has no hi and lo, and a float32 may round to an infinity: a sum of float32 elements that is not
 //           finite is made again with multiply-adds
-// Requires: sm_80
+// Requires: sm_80, float16 sm_75
 // Threads:  TILE_M / WARP_M x TILE_N / WARP_N warps, a block for each tile: grid (tiles, columns fastest)
 // Measured: not yet on a GPU: `python -m benchmarks.attention --device cuda --sets products`
 #include "tile_operand.cuh"
