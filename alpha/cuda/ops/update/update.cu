@@ -109,9 +109,15 @@ struct Ema {
   __device__ void operator()(float (&a)[1], float w) const { a[0] = decay * a[0] + take * w; }
 };
 
+// On sm_75 nvcc keeps to fewer registers than three blocks have, and spills, unless it is told.
+#if ALPHA_ARCH < 80
+#define UPDATE_BOUNDS (THREADS, 3)
+#else
+#define UPDATE_BOUNDS (THREADS)
+#endif
 // S: what the states are stored as
 #define STEP(name, T, S, dtype, ...) \
-  ALPHA_ENTRY(name##_##dtype, (THREADS), \
+  ALPHA_ENTRY(name##_##dtype, UPDATE_BOUNDS, \
               (const __grid_constant__ Table table, int count, int chunk, const float *factor, \
                const __VA_ARGS__ *kept, const __VA_ARGS__ step), \
               update_all<T, S>(table, count, chunk, factor, kept ? *kept : step))
