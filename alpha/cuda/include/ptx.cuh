@@ -171,8 +171,12 @@ PTX_MMA(bf16, Bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 PTX_MMA(tf32, Tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")  // of float32's bits, whose low 13 are ignored
 INLINE unsigned to_tf32(float v) {  // round to nearest, ties away: what mma_tf32 should be fed
   unsigned r = __float_as_uint(v);
+#if ALPHA_ARCH < 80
+  r = (r & 0x7F800000u) == 0x7F800000u ? r : (r + 0x1000u) & ~0x1FFFu;
+#else
   PTX_PURE(r = (r & 0x7F800000u) == 0x7F800000u ? r : (r + 0x1000u) & ~0x1FFFu,
            "cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+#endif
   return r;
 }
 }  // namespace ptx

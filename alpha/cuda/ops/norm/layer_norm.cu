@@ -194,7 +194,7 @@ INLINE void gradient(const T *__restrict__ g, const T *__restrict__ x, const Sam
   Pair total[P][N] = {};
   const auto take_row = [&] {
     const i64 row = block + team;
-    if constexpr (ALPHA_ARCH >= 100) ptx::forget(lane);  // else places of all pieces would be kept, and spill
+    if constexpr (ALPHA_ARCH < 80 || ALPHA_ARCH >= 100) ptx::forget(lane);  // else places of all pieces would be kept, and spill
     const float rest = row < rows ? norm.rest_of(row) : 0;
     flight.template wait<ROWS - 1>();
     float v[P][N], xhat[P][N];

@@ -13,9 +13,15 @@
 #include "multi_tensor.cuh"
 #include "ops/pointwise/equation.cuh"
 
+// On sm_75 nvcc keeps to fewer registers than three blocks have, and spills, unless it is told.
+#if ALPHA_ARCH < 80
+#define UPDATE_BOUNDS (THREADS, 3)
+#else
+#define UPDATE_BOUNDS (THREADS)
+#endif
 // Step and T: what the parameters are stored as; S: what the states are stored as
 #define UPDATE(name, Step, dtype, T, S) \
-  ALPHA_ENTRY(name##_##dtype, (THREADS), \
+  ALPHA_ENTRY(name##_##dtype, UPDATE_BOUNDS, \
               (const __grid_constant__ Table table, int count, int chunk, const float *factor, const Step *kept, \
                const Step step), \
               update_all<T, S>(table, count, chunk, factor, kept ? *kept : step))
