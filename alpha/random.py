@@ -87,7 +87,7 @@ class _Global:
 
     def __init__(self) -> None:
         self.seed = self.counter = 0
-        self.told: list[int] | None = None  # offsets, while somebody looks
+        self.told: list[int] | None = None  # offsets, while a recording looks
         self.new_lock()
 
     def new_lock(self) -> None:

@@ -34,7 +34,8 @@ TEN_CLASSES = ("cifar10", "digits", "synthetic")
 
 def check(config: Config) -> None:
     """Raises ConfigError for a setting that PyTorch's side does not have."""
-    for name, allowed in {"model": tuple(TWINS), "dataset": TEN_CLASSES, "optimizer": ("sgd",), "ema": (0.0,),
+    for name, allowed in {"model": tuple(TWINS), "dataset": TEN_CLASSES, "optimizer": ("sgd",),
+                          "ema": (0.0,), "swa": (0.0,), "sam": (0.0,),
                           "clip": (0.0,), "runs": (1,), "max_steps": (None,),
                           "resume": (None,)}.items():
         if getattr(config, name) not in allowed:

@@ -47,7 +47,7 @@ def code_of(arch: str, unit: toolchain.Unit) -> list[str]:
     target = arch.removeprefix("sm_")
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "out.cubin"
-        subprocess.run([toolchain.nvcc(), *(flag for flag in toolchain.FLAGS if flag != "-lineinfo"),
+        subprocess.run([toolchain.nvcc(), *(flag for flag in toolchain.FLAGS if flag != "-lineinfo"), "-cubin",
                         f"-gencode=arch=compute_{target},code={arch}", *toolchain.includes(),
                         *toolchain.macros(unit.source, dict(unit.defines)), str(unit.source), "-o", str(cubin)],
                        check=True)

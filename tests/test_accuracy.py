@@ -104,7 +104,8 @@ def test_an_archive_has_its_name_once_it_is_whole(tmp_path: Path, monkeypatch: p
     assert [path] == list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("flags", [["--optimizer", "adam"], ["--model", "alexnet"], ["--ema", "0.9"], ["--clip", "1"],
+@pytest.mark.parametrize("flags", [["--optimizer", "adam"], ["--swa", "0.5"], ["--sam", "0.05"], ["--ema", "0.9"],
+                                   ["--clip", "1"],
                                    ["--dataset", "cifar100"]])
 def test_a_recipe_that_pytorch_does_not_have_is_refused(flags: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"accuracy: \w+ is .*, PyTorch's side has .*\nhelp: leave --\w+ out"):

@@ -64,7 +64,7 @@ def test_a_file_that_runs_again_replaces_its_op_and_another_file_does_not(tmp_pa
     assert registry["triple"] is again
     with refused(ConfigError, "op: an op called 'triple' is registered already, by ", "mine.py", "choose another name"):
         run(other.read_text(), str(other), "other")
-    with refused(ConfigError, "op: an op called 'relu' is registered already, by ", "activation.py"):
+    with refused(ConfigError, "op: an op called 'relu' is registered already, by ", "activation/__init__.py"):
         alpha.op(type("relu", (), dict(args="x", shape=lambda x: x.shape)))
 
 

@@ -160,7 +160,7 @@ def test_rounding_to_any_number_of_digits(decimals: int, expected: list[float]) 
 def test_methods_refuse_what_they_do_not_take() -> None:
     """All public methods that a tensor, a module and an optimizer have of alpha's, but for those that ops call."""
     left_out = {"numel", "nelement", "dim", "element_size", "detach", "edge", "seed", "with_data", "forward", "macs",
-                "extra_repr", "slots", "start", "update", "check",
+                "extra_repr", "slots", "start", "update", "check", "values", "former",
                 "is_floating_point", "ndimension", "shared", "numbers", "form", "slot_shape"}
     for thing in (alpha.ones((2, 2)), nn.Linear(2, 2), optim.Adam([nn.Parameter(alpha.ones((2,)))])):
         for name, f in inspect.getmembers(thing, callable):

@@ -195,7 +195,7 @@ class Op(Signature):
 
     def full(self, *args: Any, **attrs: Any) -> tuple[Tensor, ...]:
         """Calls the op and returns all of its outputs, those that only backward reads too."""
-        settle()    # whoever follows another call has one result
+        settle()    # an op that rides on another call has one result
         return tuple(self._run(args, attrs))
 
     def _run(self, args: Sequence[Any], attrs: dict[str, Any]) -> list[Tensor]:

@@ -23,8 +23,8 @@ class _Here(threading.local):
     """Of a thread.
 
     Attributes:
-        call: the alpha.fuse.follow.Call whose result nobody has read yet; one at most.
-        lock: held while one of the thread's calls is computed, by whoever reads its result.
+        call: the alpha.fuse.follow.Call whose result has no reader yet; one at most.
+        lock: held while one of the thread's calls is computed, by the thread that reads its result.
     """
 
     call: Any = None

@@ -27,7 +27,7 @@ import numpy as np
 from alpha.core.config import config
 from alpha.core.errors import OutOfMemoryError, message
 from alpha.core.inputs.sizes import host_nbytes
-from alpha.cpu.native import ptr
+from alpha.cpu.native import ptr as ptr
 
 SMALL = 128 * 1024  # malloc keeps those, and asks the system for larger ones
 LINE = 64  # bytes of a line of the cache; a vector that crosses lines is read and written twice
@@ -57,9 +57,24 @@ class Range:
         self._map = mmap.mmap(-1, pages * mmap.PAGESIZE, flags)
         if promised:
             self.in_large_pages()
-        self._bytes = np.frombuffer(self._map, np.uint8)
-        self.start = ptr(self._bytes).value or 0
+        self._see()
+
+    def _see(self) -> None:
+        first = ctypes.c_char.from_buffer(self._map)    # for a moment: a map that is looked at cannot shrink
+        self.start = ctypes.addressof(first)
+        del first
+        seen = (ctypes.c_uint8 * len(self._map)).from_address(self.start)
+        seen.map = self._map    # type: ignore[attr-defined]  # arrays over the bytes keep it
+        self._bytes = np.frombuffer(seen, np.uint8)
         self.end = self.start + self._bytes.nbytes - LINE
+
+    def shrink(self, end: int) -> None:
+        """Gives the addresses from `end` on back to the system, where it takes a part of them."""
+        try:
+            self._map.resize(-(-(end + LINE - self.start) // mmap.PAGESIZE) * mmap.PAGESIZE)
+        except (OSError, SystemError, ValueError):  # without mremap
+            return
+        self._see()
 
     def in_large_pages(self) -> None:
         """Asks for 2 MiB a fault, as NumPy does."""

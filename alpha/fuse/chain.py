@@ -1,6 +1,6 @@
 """Which pointwise ops become one pass, what of them is kept, what the pass reads and writes; no device is known here.
 
-A Value is the result of one op, element by element, that nobody has asked for yet. Who asks gets the whole chain behind
+A Value is the result of one op, element by element, without a reader yet. A reader gets the whole chain behind
 it in one pass: `gather` follows the inputs of a value as far as they are values of the same elements that are not
 written either. A chain ends at everything else: a reduction, a product, a convolution, a reshuffle of elements.
 
@@ -103,7 +103,7 @@ class Value:
 
 
 def keep(value: Value, whole: Any) -> bool:
-    """Tells whether a value that somebody else may read later is written by a pass that computes it on its way.
+    """Tells whether a value that another op may read later is written by a pass that computes it on its way.
 
     To keep it costs a write and a read. To make it again costs reading what it is made of: no more than the value
     itself if that is one whole array. Vectors of channels do not count.
@@ -175,7 +175,7 @@ def gather(roots: Sequence[Value], whole: Any, written: Sequence[Value], spared:
     Args:
         roots: of one size.
         whole: as of `keep`.
-        written: values that are to be written whoever needs them; of the others those that are alive and kept.
+        written: values that are to be written in any case; of the others the ones alive and kept.
         spared: values that are not written, though they are alive.
     """
     found = _Gathered(whole)

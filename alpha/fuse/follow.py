@@ -1,9 +1,9 @@
-"""Which op rides on the one that made its argument: bias, addition, relu and max pool in the pass that writes a result.
+"""Which op rides on the op that made its argument: bias, addition, relu and max pool in the pass that writes a result.
 
     follow(producer, reader)    the decision: one call that does what two would, or None; no tensor is looked at
 
 alpha.inference asks it of calls that were written down. Op by op, a layer calls its op by `later`: the result is a
-tensor whose elements are computed when somebody reads them, and the next op of the thread either rides on that call or
+tensor whose elements are computed at the first read, and the next op of the thread either rides on that call or
 has it computed first. So `relu(norm(x))`, `F.relu(norm(x))` and `Sequential(norm, relu)` are one call of one op.
 
 What was called is computed in any case, whether its result is read or not: running statistics move. At most one call
@@ -24,7 +24,7 @@ from alpha.core.op import Op, observers
 from alpha.core.table import here, provides, registry, settle
 from alpha.core.tensor import Tensor, made
 
-# Op -> the one that computes it with a bias and an activation
+# Op -> the op that computes it with a bias and an activation
 PRODUCTS = {"conv2d": "conv2d_bias_act", "conv2d_bias_act": "conv2d_bias_act", "coconv2d": "coconv2d_bias_act",
             "coconv2d_bias_act": "coconv2d_bias_act", "linear": "linear"}
 NORMS = ("batch_norm_act", "batch_norm_add_act")
@@ -53,8 +53,8 @@ def follow(producer: Step, reader: Step) -> Step | None:
     """Returns the call that does what a producer and the reader of its result do; None where no op does both.
 
     Args:
-        reader: its first arg stands for the result.  That of `add` is the other operand, of the result's shape, dtype
-            and device.
+        reader: its first arg stands for the result.  The second arg of `add` is the other operand, of the
+            result's shape, dtype and device.
     """
     op, args, attrs = producer
     if reader.op == "relu":
@@ -82,7 +82,7 @@ def _with_relu(producer: Step) -> Step | None:
 
 
 class Waiting(Tensor):
-    """A tensor whose elements are computed, and its place in the graph found, when somebody asks for either."""
+    """A tensor whose elements are computed, and its place in the graph found, when either is read."""
 
     __slots__ = ()
 
@@ -117,7 +117,7 @@ class Call:
         before, reader: the call that this one reads, with the op that reads it, where it rides on one.
         tensor: the result, held weakly; result: the same, once it is there, for a call that rides on this one.
         recorded: whether the graph was recorded.
-        layers: which were being called; first: those of the first call that this one rides on, which stand for all.
+        layers: which were being called; first: of the first call that this call rides on, for all.
     """
 
     __slots__ = ("args", "attrs", "before", "first", "kept", "layers", "lock", "op", "reader", "ready", "recorded",
@@ -187,7 +187,7 @@ class Call:
         return self.op.finish(*self.op.prepare(self.args, self.attrs, self.kept))[0]  # type: ignore[no-any-return]
 
     def there(self, wanted: bool = False) -> Tensor | None:
-        """Returns the result, computed, where somebody has it, or what it is made of, or it is wanted; else None."""
+        """Returns the result, computed, where it, or its summand, has another reader, or it is wanted; else None."""
         t = self.tensor() if self.result is None else self.result
         if t is None:
             if wanted or (self.before is not None and self.before.there() is not None):

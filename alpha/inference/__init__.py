@@ -25,7 +25,6 @@ from alpha.core.precision import mode
 from alpha.core.tensor import Tensor
 from alpha.inference.branches import Replay
 from alpha.inference.passes import improve, layer
-from alpha.inference.program import VIEWS
 from alpha.inference.report import MIB, Report
 from alpha.inference.trace import WHERE, examples_of, trace
 from alpha.nn import Module
@@ -190,9 +189,9 @@ class Runner:
                      + " + relu" * (call.attrs.get("activation") == "relu")) for call in self.program.calls]
         facts.append(("launch", "all in one recording" if found else "op by op: capture is off"))
         if found and device == "cpu":
-            recording, at = found.recording, iter(found.recording.lines)
-            launches = [(name, f"{what} ({next(at)[1]})") for (name, what), call in zip(launches, self.program.calls)
-                        if call.op.name not in VIEWS]
+            recording = found.recording
+            launches = [(name, f"{what} ({kernels})") for (name, what), (_, kernels) in zip(launches, recording.lines)
+                        if kernels]
             apart = f"{recording.unshared_nbytes / MIB:.2f} if none were shared"
             facts += [("buffers", f"{recording.nbytes / MIB:.2f} MiB, {apart}"),
                       ("prepared weights", f"{recording.prepared_nbytes / MIB:.2f} MiB")]

@@ -200,7 +200,8 @@ class Sequential(_List[Module]):
         nn.Sequential(nn.Conv2d(3, 8, 3), ops.relu, nn.Flatten())
         nn.Sequential({"conv": nn.Conv2d(3, 8, 3), "relu": nn.ReLU()})
 
-    What a layer and the next ones do in one pass over memory they do so here as in any other code: docs/fusion.md. It
+    What a layer and the next ones do in one pass over memory they do so here as in any other
+    code: docs/explanation/fusion.md. It
     has what a list has, like ModuleList.
     Args:
         *modules: the modules, in order; functions become nn.Lambda. Or one dict, whose keys are their names.

@@ -24,6 +24,7 @@ from alpha.core.device import get_backend
 from alpha.core.errors import ConfigError, message
 from alpha.core.graph import state
 from alpha.core.inputs.arguments import checked
+from alpha.core.table import settle
 from alpha.core.trace import watchers
 from alpha.profiler import report
 from alpha.profiler.calls import BACKWARD, FORWARD, UPDATE, Call, Launch
@@ -57,11 +58,13 @@ class Profiler:
         if self._thread:
             raise ConfigError(message(WHERE, "this profiler has been used already", "make a new one for each block: "
                                       "with alpha.profiler() as p: ..."))
+        settle()
         self._thread, self._begin = threading.get_ident(), time.perf_counter()
         watchers.append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        settle()    # the last layer may wait for a reader
         watchers.remove(self)
         for device in self._origins:
             get_backend(device).synchronize()

@@ -1,6 +1,6 @@
 """PyTorch twins of shipped networks whose families the other files of twins have not: torchvision's names.
 
-No code of models/ or of torchvision. Dropout is 0: the random numbers of two libraries differ.
+No code of models/ or of torchvision.
 """
 
 import torch
@@ -54,7 +54,7 @@ class AlexNet(nn.Module):
             nn.Conv2d(3, 64, 3, 2, 1), nn.ReLU(True), nn.MaxPool2d(2), nn.Conv2d(64, 192, 3, 1, 1), nn.ReLU(True),
             nn.MaxPool2d(2), nn.Conv2d(192, 384, 3, 1, 1), nn.ReLU(True), nn.Conv2d(384, 256, 3, 1, 1), nn.ReLU(True),
             nn.Conv2d(256, 256, 3, 1, 1), nn.ReLU(True), nn.MaxPool2d(2))
-        self.classifier = nn.Sequential(nn.Dropout(0.0), nn.Linear(1024, 4096), nn.ReLU(True), nn.Dropout(0.0),
+        self.classifier = nn.Sequential(nn.Dropout(0.5), nn.Linear(1024, 4096), nn.ReLU(True), nn.Dropout(0.5),
                                         nn.Linear(4096, 4096), nn.ReLU(True), nn.Linear(4096, 10))
 
     def forward(self, x):

@@ -76,6 +76,7 @@ class Recording:
             forget()
             gc.collect()
             self._record(function, inputs, Arena(plan))
+        self._arena.shrink()
         self.nbytes = self._arena.managed_bytes
         memory.pool.reserve(self.nbytes)
 
@@ -106,7 +107,7 @@ class Recording:
 
     @property
     def lines(self) -> list[tuple[str, str]]:
-        """For each call of an op, its name and the kernels that compute it; "NumPy" for a call of the host."""
+        """For each call of an op, its name and its kernels: "NumPy" for a call of the host, "" for a view."""
         return self._recorder.lines if self._recorder else []
 
     @property

@@ -31,17 +31,23 @@ class Arena(lifetimes.Arena):
 
     def __init__(self, plan: Sequence[tuple[int, int]] = ()) -> None:
         super().__init__(memory.LINE, WORTH, plan)
-        capacity = memory.host_nbytes()
+        capacity, limited = memory.host_nbytes(), False
         while True:
             try:
                 self._within = memory.Range(capacity, promised=False)
-                break
+                if not limited:
+                    break
+                capacity, limited = capacity // 2, False    # others need addresses, too, until `shrink`
             except (OSError, MemoryError) as error:
-                capacity //= 2
+                capacity, limited = capacity // 2, True
                 if capacity < memory.RANGE // 64:
                     raise OutOfMemoryError(message("capture", "the system has no addresses for the memory of a "
                                                    "recording", "use a smaller batch or a smaller model")) from error
         self._begin = self._end = -(-self._within.start // memory.LINE) * memory.LINE
+
+    def shrink(self) -> None:
+        """Gives back the addresses that are not in use, when all pieces have their places."""
+        self._within.shrink(self._end)
 
     def _grow(self, size: int) -> int:
         tail = self._runs.starts.get(self._end, self._end)

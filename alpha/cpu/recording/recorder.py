@@ -196,9 +196,7 @@ class Recorder:
             return None
         for a in given:
             self.alias(a)   # holds those from outside
-        names = [step.kernel for step in self.steps[begin:]]
-        if names:
-            self.lines.append((op.name, ", ".join(names)))
+        self.lines.append((op.name, ", ".join([step.kernel for step in self.steps[begin:]])))
         return made     # type: ignore[return-value]
 
     def _by_host(self, op: Any, implementation: Callable[..., Any], outs: Any, arrays: Sequence[Any],
