@@ -38,9 +38,10 @@ def run(*flags: str, path: str = "") -> subprocess.CompletedProcess[str]:
 def test_a_short_run_finds_nothing(name):
     if name in ("graph", "networks", "views"):   # they compare with PyTorch
         pytest.importorskip("torch")
-    done = run("--only", name, "--attempts", str(ATTEMPTS), "--workers", "1")
+    attempts = ATTEMPTS // 3 if name == "networks" else ATTEMPTS     # half a second each
+    done = run("--only", name, "--attempts", str(attempts), "--workers", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{name}: {ATTEMPTS} attempts, 0 findings" in done.stdout
+    assert f"{name}: {attempts} attempts, 0 findings" in done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,12 @@
 #include "emu_ptx.hpp"
 #define PTX(emulated, ...) emulated
 #define PTX_PURE(emulated, ...) emulated
-#define ALPHA_BOUNDS(name, bounds) static emu::LaunchBounds ALPHA_JOINED(alpha_bounds_, name) bounds;
+// bounds may end in CLUSTERS, which begins a declaration again: it ends in a function without a body.
+#define ALPHA_BOUNDS(name, bounds) \
+  namespace ALPHA_JOINED(alpha_bounds_, name) { \
+  static emu::LaunchBounds of_next ALPHA_BOUND bounds ALPHA_JOINED(alpha_bounded_, name)(); \
+  }
+#define ALPHA_BOUND(...) (__VA_ARGS__); extern "C" void
 #define ALPHA_IS_LEFT_OUT(name) false
 #define ALPHA_TRAP()
 #endif

@@ -38,7 +38,7 @@ CANDIDATES = grouped.CANDIDATES
 
 def each(*passes: str):
     """Where every access is checked, the modes whose accesses differ."""
-    found = [c for c in CANDIDATES if c.pass_name in passes and (not CHECKED or c.mode.precision in ("fp32", "bf16"))]
+    found = [c for c in CANDIDATES if c.pass_name in passes and (not CHECKED or c.mode.name in ("fp32", "bf16"))]
     return pytest.mark.parametrize("c", found, ids=lambda c: c.name)
 
 
@@ -97,7 +97,7 @@ def test_every_pass_is_as_accurate_as_promised(case, c):
     a, b = (fetched(stored(v, c.reads)) for v in operands(c, case, floats))
     expected = expected_of(c, case, a.astype(np.float64), b.astype(np.float64))
     error = np.linalg.norm(computed(c, case, a, b) - expected) / np.linalg.norm(expected)
-    limit = 5e-7 if c.pass_name == "wgrad" and c.mode.precision != "tf32" else LIMITS[c.mode.precision]
+    limit = 5e-7 if c.pass_name == "wgrad" and c.mode.name != "tf32" else LIMITS[c.mode.name]
     assert 0 < error < limit
 
 
@@ -142,7 +142,7 @@ def test_the_same_bits_every_time(c):
 
 def test_a_mode_has_its_own_precision():
     for c in CANDIDATES:
-        assert [p for p in ("fma", "fp32", "tf32", "bf16", "fp16") if serves(c, p)] == [c.mode.precision]
+        assert [p for p in ("fma", "fp32", "tf32", "bf16", "fp16") if serves(c, p)] == [c.mode.name]
 
 
 @pytest.mark.parametrize(("case", "fragment"), [
@@ -178,4 +178,4 @@ def test_narrow_groups_are_planned_so(as_h100, shape):
     desc = square("", n, edge, channels, channels, 3, 1, 1, 1, groups).desc
     for pass_name in ("fprop", "dgrad", "wgrad"):
         for mode in grouped.MODES:
-            assert rank(pass_name, desc, mode.precision)[0].candidate.name.startswith("conv_grouped")
+            assert rank(pass_name, desc, mode.name)[0].candidate.name.startswith("conv_grouped")

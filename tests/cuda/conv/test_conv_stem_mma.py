@@ -40,7 +40,7 @@ def of(pass_name: str):
 
 def each(pass_name: str):
     """Where every access is checked, the modes whose accesses differ."""
-    found = [c for c in of(pass_name) if not CHECKED or c.mode.precision in ("fp32", "bf16")]
+    found = [c for c in of(pass_name) if not CHECKED or c.mode.name in ("fp32", "bf16")]
     return pytest.mark.parametrize("c", found, ids=lambda c: c.name)
 
 
@@ -94,7 +94,7 @@ def test_digits_beyond_tf32_count_in_fp32_alone(c):
     for of_x, of_w in ((long, short), (short, long)):
         x, w = ints(*case.x_shape, seed=0, **of_x), ints(*case.w_shape, seed=1, **of_w)
         expected, y = conv_fprop_padded(x.astype(np.float64), w.astype(np.float64), **case.attrs), fprop(c, case, x, w)
-        assert np.array_equal(y, expected) == (c.mode.precision == "fp32")
+        assert np.array_equal(y, expected) == (c.mode.name == "fp32")
 
 
 @each("fprop")
@@ -105,7 +105,7 @@ def test_fprop_is_as_accurate_as_promised(case, c):
     x, w = (fetched(stored(a, c.reads)) for a in (x, w))
     expected = conv_fprop_padded(x.astype(np.float64), w.astype(np.float64), **case.attrs)
     error = np.linalg.norm(fprop(c, case, x, w) - expected) / np.linalg.norm(expected)
-    assert 0 < error < LIMITS[c.mode.precision]
+    assert 0 < error < LIMITS[c.mode.name]
 
 
 @each("fprop")
@@ -121,7 +121,7 @@ def test_special_values_stay_where_they_belong(c, f):
     with np.errstate(invalid="ignore", over="ignore"):
         expected = direct_fprop(case, x, w)
     assert all(test(expected).any() for test in (np.isposinf, np.isneginf, np.isnan)) and np.isfinite(expected).any()
-    limit = LIMITS[c.mode.precision]
+    limit = LIMITS[c.mode.name]
     assert_equal_at(fprop(c, case, x, w), expected, rtol=limit, atol=limit, name="y")
     assert_equal_at(fprop(c, case, x, w, None, True), np.where(expected < 0, 0, expected), rtol=limit, atol=limit,
                     name="y with relu")
@@ -172,7 +172,7 @@ def test_wgrad_is_as_accurate_as_promised(c):
     x, g = (fetched(stored(floats(*shape, seed=shape[-1]), c.reads)) for shape in (case.x_shape, case.desc.y_shape))
     expected = conv_wgrad_padded(x.astype(np.float64), g.astype(np.float64), case.f, **case.attrs)
     error = np.linalg.norm(wgrad(c, case, x, g) - expected) / np.linalg.norm(expected)
-    assert 0 < error < (LIMITS["tf32"] if c.mode.precision == "tf32" else 5e-7)
+    assert 0 < error < (LIMITS["tf32"] if c.mode.name == "tf32" else 5e-7)
 
 
 @each("wgrad")
@@ -208,7 +208,7 @@ def test_the_same_bits_every_time(c):
 def test_a_mode_has_its_own_products():
     for c in CANDIDATES:
         served = [precision for precision in ("fma", "fp32", "tf32", "bf16", "fp16") if serves(c, precision)]
-        assert served == [c.mode.precision]
+        assert served == [c.mode.name]
 
 
 @pytest.mark.long
@@ -231,7 +231,7 @@ def test_the_first_layer_is_planned_so(as_h100):
     desc = square("first", 512, 32, 3, 64, 3, 1, 1).desc
     for pass_name in {c.pass_name for c in CANDIDATES}:
         for mode in stem_mma.MODES:
-            found = rank(pass_name, desc, mode.precision)[0].candidate.name
+            found = rank(pass_name, desc, mode.name)[0].candidate.name
             assert found.startswith("conv_stem_mma"), found
 
 
@@ -240,5 +240,5 @@ def test_the_gradient_of_its_input_is_left_to_other_kernels(as_h100, n):
     """To padded channels on wgmma."""
     desc = square("first", n, 32, 3, 64, 3, 1, 1).desc
     for mode in stem_mma.MODES:
-        found = rank("dgrad", desc, mode.precision)[0].candidate.name
+        found = rank("dgrad", desc, mode.name)[0].candidate.name
         assert found.startswith("conv_wgmma") and found.endswith(" padded"), found

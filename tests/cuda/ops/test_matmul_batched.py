@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import alpha
+from alpha.core.precision import Precision
 from alpha.cuda.conv import costs
+from alpha.cuda.conv.first_layer.mma.stem_mma import needs_of
 from alpha.cuda.ops.matmul import batched
 from alpha.cuda.runtime.context import lacks
 from alpha.gradcheck import assert_equal_at
@@ -16,12 +18,12 @@ from tests.cuda.agree import ints
 
 pytestmark = pytest.mark.cuda
 
-MODES = {mode.precision: mode for mode in batched.MODES}
+MODES = {mode.name: mode for mode in batched.MODES}
 
 
-def served(precision: str) -> batched.Mode:
+def served(precision: str) -> Precision:
     """Returns the mode of a precision; skips the test where the device's tensor cores do not have it."""
-    if lacking := lacks(MODES[precision].needs):
+    if lacking := lacks(needs_of(MODES[precision])):
         pytest.skip(lacking)
     return MODES[precision]
 
