@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from alpha.core import versions
-from alpha.core.config import config
 from alpha.core.graph import recording, state
 from alpha.core.op import Op, observers
 from alpha.core.table import here, provides, registry, settle
@@ -202,12 +201,13 @@ class Call:
 def later(op: Any, *args: Any, **attrs: Any) -> Tensor:
     """Calls an op of one result, for a layer: what is wrong is refused now; the result may wait for its first reader.
 
-    It does not wait where each op is looked at, or where other libraries may change what it reads.
+    It does not wait where each op is observed, or where other libraries may change its arguments. A check for NaN
+    looks at the joined call, so that the kernels are the same with it.
     """
     if here.call is not None:
         _counted(here.call, op, args, attrs)
         here.call.settle()
-    if observers or (config.watch and config.check_nan):
+    if observers:
         return op(*args, **attrs)  # type: ignore[no-any-return]
     bound, canonical, kept = op.bind(args, attrs)
     ready = op.prepare(bound, canonical, kept)
@@ -227,7 +227,7 @@ def later_function(run: Callable[..., Tensor], x: Tensor, *args: Any) -> Tensor:
     The result has the shape, dtype and device of x.
     """
     settle()
-    if observers or (config.watch and config.check_nan):
+    if observers:
         return run(x, *args, activation=None)
     needs = any(isinstance(t, Tensor) and t.requires_grad for t in (x, *args))
     call = Call(None, (x, *args), {"activation": None}, False)
