@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 from alpha.core.config import config
 from alpha.core.graph import Node
@@ -13,6 +14,7 @@ from alpha.cuda.runtime.memory import Array, mib
 from alpha.recompute.recipe import count
 
 LARGEST = 8  # tensors that are named
+_held: Any = Tensor.__dict__["array"].__get__   # as it is: a layer's result that waits is not computed for a report
 
 
 def largest_tensors() -> list[tuple[int, str]]:
@@ -23,9 +25,9 @@ def largest_tensors() -> list[tuple[int, str]]:
             for data in thing.saved or ():
                 if issubclass(type(data), Array):
                     holders.setdefault(id(data.block), (data, f"saved by {thing.op.name}"))
-        elif issubclass(type(thing), Tensor) and issubclass(type(thing.array), Array):
+        elif issubclass(type(thing), Tensor) and issubclass(type(data := _held(thing)), Array):
             origin = f"made by {thing._node[0].op.name}" if thing._node else "a leaf, or without a graph"
-            holders[id(thing.array.block)] = (thing.array, origin)
+            holders[id(data.block)] = (data, origin)
     found = []
     for data, origin in holders.values():
         found.append((data.nbytes, f"{data.shape} {data.dtype}, {origin}"))
