@@ -218,9 +218,14 @@ class _Grouped(Candidate):
     def work(self, desc: ConvDesc, channels: Channels) -> Work:
         raise NotImplementedError
 
+    @property
+    def needs(self) -> tuple[int, int]:
+        """The compute capability that its kernels need."""
+        return needs_of(self.mode)
+
     def rejection(self, desc: ConvDesc) -> str | None:
         icg, ocg = desc.ic // desc.groups, desc.oc // desc.groups
-        if lacking := lacks(needs_of(self.mode)):
+        if lacking := lacks(self.needs):
             return lacking
         if desc.groups == 1:
             return "one group, several are served"
@@ -275,7 +280,7 @@ class GroupedMaps(_Grouped):
 
     def kernel(self, shared: int) -> Kernel:
         return Kernel("conv_grouped.cu", "conv_grouped", MAPS_ARGS, threads=THREADS, shared=shared,
-                      needs=needs_of(self.mode), defines=defines_of(self.mode))
+                      needs=self.needs, defines=defines_of(self.mode))
 
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:
         return channels.pieces * desc.h.f * desc.w.f * channels.k_steps * 512
@@ -316,8 +321,8 @@ class GroupedWgrad(_Grouped):
         """Returns the kernel that makes slices, and the one that adds them up."""
         defines = {**defines_of(self.mode), "TAPS": taps, "SINGLE": int(self.itemsize == 4)}
         return (Kernel("conv_grouped_wgrad.cu", "conv_grouped_wgrad", WGRAD_ARGS, threads=THREADS, shared=shared,
-                       needs=needs_of(self.mode), defines=defines),
-                Kernel("conv_grouped_wgrad.cu", "grouped_sum", SUM_ARGS, threads=512, needs=needs_of(self.mode),
+                       needs=self.needs, defines=defines),
+                Kernel("conv_grouped_wgrad.cu", "grouped_sum", SUM_ARGS, threads=512, needs=self.needs,
                        defines=defines))
 
     def _fixed(self, desc: ConvDesc, channels: Channels) -> int:

@@ -86,6 +86,11 @@ class StemMmaFprop(Candidate):
             "i32 relu", threads=THREADS, shared=self._shared(most), needs=needs_of(mode),
             defines={**defines_of(mode), "SHORT": int(most == 1)}) for most in MOST_CHUNKS}
 
+    @property
+    def needs(self) -> tuple[int, int]:
+        """The compute capability that its kernels need."""
+        return needs_of(self.mode)
+
     def _shared(self, chunks: int) -> int:
         itemsize = ITEMSIZE[self.mode.dtype]
         return chunks * CHUNK * (COLUMNS * itemsize + 4) + 2 * PATCH * itemsize
@@ -101,7 +106,7 @@ class StemMmaFprop(Candidate):
 
     def rejection(self, desc: ConvDesc) -> str | None:
         most = self._most(desc)
-        if lacking := lacks(needs_of(self.mode)):
+        if lacking := lacks(self.needs):
             return lacking
         if not refusal(desc) and not (most and self._shared(most) + STATIC <= context.max_shared):
             return f"filters of {desc.h.f}x{desc.w.f}x{desc.ic} do not fit into shared memory"
@@ -136,10 +141,15 @@ class StemMmaWgrad(Candidate):
             threads=THREADS, shared=max(2 * PATCH * ITEMSIZE[mode.dtype], 4 * 4 * COLUMNS * CHUNK),
             needs=needs_of(mode), defines=defines_of(mode))
 
+    @property
+    def needs(self) -> tuple[int, int]:
+        """The compute capability that its kernels need."""
+        return needs_of(self.mode)
+
     def rejection(self, desc: ConvDesc) -> str | None:
         if desc.oc % 4:
             return f"{desc.oc} output channels are no multiple of 4"
-        return lacks(needs_of(self.mode)) or refusal(desc)
+        return lacks(self.needs) or refusal(desc)
 
     def cost(self, desc: ConvDesc) -> Cost:
         return Cost((only_stage("wgrad", desc, self.mode),))
