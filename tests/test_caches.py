@@ -30,7 +30,7 @@ UNBOUNDED = {
     "cuda/runtime/libcuda.library": "nothing", "cuda/runtime/memory._kept_counters": "numbers of bits",
     "cuda/runtime/toolchain._has_nvcc": "nothing", "cuda/runtime/toolchain._pack": "folders of packed kernels",
     "cuda/runtime/toolchain._workers": "nothing", "core/follow._following": "ops and dtypes",
-    "core/inputs/sizes.host_nbytes": "nothing",
+    "core/inputs/sizes.host_nbytes": "nothing", "cuda/conv/costs/records._hints": "classes of records",
     "cpu/update._kernel": "rules",
     "cuda/ops/update._kernels": "rules", "cuda/ops/update._source": "rules",
     "cuda/runtime/toolchain._known_to": "compilers", "packed._there": "packs",

@@ -33,6 +33,7 @@ from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, Derived, Shape, allocate, extent
+from alpha.cuda.runtime.rates import SPLITS_PAY
 from alpha.cuda.runtime.walk import BLOCKS, Walk
 
 ALIGNMENT = 256  # bytes, of planes and header
@@ -41,8 +42,6 @@ FLAG, BOUND, MOST = 4, 12, 24
 
 PLANE_WRITERS = 2 * BLOCKS  # blocks of a pass that writes planes, all of which report to one header at their ends
 GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as a rule
-# Where three products of planes are faster than one of float32, by the rates of conv/costs.py
-SPLITS_PAY = ("sm_75", "sm_80", "sm_87", "sm_90a", "sm_100", "sm_103")
 BLOCKS_PER_SM = 4           # of a merge
 MOST_OPERANDS = 8           # of which planes_bound makes one bound
 _MERGE = Kernel("planes.cu", "planes_merge", "ptr x, ptr header, ptr y, ptr header_of_y, i64 size")

@@ -32,6 +32,7 @@ from alpha.core.errors import ConfigError, message
 from alpha.cuda.conv.costs import records
 from alpha.cuda.conv.costs.records import Constants, Key, Tiles
 from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.rates import FMA, GEFORCE_MMA, MMA, MOST_FMA
 from alpha.plan import Cost, Rates
 
 RESERVED = 1024  # bytes of shared memory that a block takes beside its own
@@ -137,11 +138,6 @@ def _compare(place: str, constants: Constants, name: str) -> None:
 
 
 # ---- devices ---------------------------------------------------------------------------------------------------------
-# GeForce cards make products with float32 sums at half the rate of those with float16 sums. Cards for workstations and
-# servers of the same architecture (A10, A40, L4, L40S) do not.
-FMA = {"sm_75": 64, "sm_80": 64}
-MMA = {"sm_75": 512, "sm_80": 1024, "sm_87": 1024, "sm_90a": 1330, "sm_100": 1024, "sm_103": 1024}
-MOST_FMA, GEFORCE_MMA = 128, 256
 LOADED_CLOCK, LOADED_MEMORY = 0.81, 0.75  # what an H100 reaches of the figures that its driver states
 L2_BYTES_PER_CLOCK = 8e6 / 132 / 1600     # of a multiprocessor
 LAUNCH_US, LATENCY_US = 1.0, 0.5

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 R = TypeVar("R")
@@ -28,20 +29,6 @@ class Conversion:
 
 
 @dataclass(frozen=True)
-class SlabTile:
-    """A tile of fprop, dgrad and matmul on FMA units."""
-
-    KEY: ClassVar[int] = 5
-    rows: int
-    columns: int
-    k: int
-    threads: int
-    vector: int
-    rate: float         # of the FMA rate while a multiprocessor is full
-    kmajor: float       # what is left of that where B is K-major
-
-
-@dataclass(frozen=True)
 class SkDilatedTile:
     """A tile of wgrad on FMA units."""
 
@@ -52,6 +39,13 @@ class SkDilatedTile:
     threads: int
     vector: int
     rate: float         # of the FMA rate while a multiprocessor is full
+
+
+@dataclass(frozen=True)
+class SlabTile(SkDilatedTile):
+    """A tile of fprop, dgrad and matmul on FMA units."""
+
+    kmajor: float       # the share of the rate that is left where B is K-major
 
 
 @dataclass(frozen=True)
@@ -288,7 +282,7 @@ def read(kind: Any, value: Any, where: str) -> Any:
         ValueError: a field is missing or unknown, two records are of one tile, or a value is of another type.
     """
     if is_dataclass(kind):
-        hints = {field.name: get_type_hints(kind)[field.name] for field in fields(kind)}
+        hints = _hints(kind)
         names = _checked(value, dict, where).keys()
         if names != hints.keys():
             missing, unknown = sorted(hints.keys() - names), sorted(names - hints.keys())
@@ -306,6 +300,13 @@ def read(kind: Any, value: Any, where: str) -> Any:
         key, number = get_args(kind)
         return {key(name): read(number, each, f"{where}.{name}") for name, each in _checked(value, dict, where).items()}
     return _checked(value, (int, float) if kind is float else kind, where)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Returns the types of a record's fields: annotations are evaluated once per class, not once per tile."""
+    types = get_type_hints(kind)
+    return {field.name: types[field.name] for field in fields(kind)}
 
 
 def _checked(value: Any, kind: Any, where: str) -> Any:

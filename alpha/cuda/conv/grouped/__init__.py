@@ -183,6 +183,7 @@ class _Grouped(Candidate):
 
     def __init__(self, pass_name: str, mode: Precision) -> None:
         self.pass_name, self.mode, self.precisions = pass_name, mode, (mode.name,)
+        self.needs = needs_of(mode)
         self.reads = mode.dtype
         self.writes = "float32" if pass_name == "wgrad" else mode.dtype
         self.itemsize = ITEMSIZE[mode.dtype]
@@ -217,11 +218,6 @@ class _Grouped(Candidate):
 
     def work(self, desc: ConvDesc, channels: Channels) -> Work:
         raise NotImplementedError
-
-    @property
-    def needs(self) -> tuple[int, int]:
-        """The compute capability that its kernels need."""
-        return needs_of(self.mode)
 
     def rejection(self, desc: ConvDesc) -> str | None:
         icg, ocg = desc.ic // desc.groups, desc.oc // desc.groups

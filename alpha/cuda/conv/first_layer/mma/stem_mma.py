@@ -80,16 +80,12 @@ class StemMmaFprop(Candidate):
 
     def __init__(self, mode: Precision) -> None:
         self.mode, self.precisions, self.name = mode, (mode.name,), f"conv_stem_mma_fprop {mode.name}"
+        self.needs = needs_of(mode)
         self.reads = self.writes = mode.dtype
         self.kernels = {most: Kernel(
             "conv_stem_mma.cu", "stem_mma_fprop", f"ptr x, ptr w, ptr b, ptr y, {SHAPE_ARGS}, i32 tiles, i32 chunks, "
-            "i32 relu", threads=THREADS, shared=self._shared(most), needs=needs_of(mode),
+            "i32 relu", threads=THREADS, shared=self._shared(most), needs=self.needs,
             defines={**defines_of(mode), "SHORT": int(most == 1)}) for most in MOST_CHUNKS}
-
-    @property
-    def needs(self) -> tuple[int, int]:
-        """The compute capability that its kernels need."""
-        return needs_of(self.mode)
 
     def _shared(self, chunks: int) -> int:
         itemsize = ITEMSIZE[self.mode.dtype]
@@ -135,16 +131,12 @@ class StemMmaWgrad(Candidate):
 
     def __init__(self, mode: Precision) -> None:
         self.mode, self.precisions, self.reads = mode, (mode.name,), mode.dtype
+        self.needs = needs_of(mode)
         self.name = f"conv_stem_mma_wgrad {mode.name} 4"  # channels of g at a time
         self.kernel = Kernel(
             "conv_stem_mma_wgrad.cu", "stem_mma_wgrad", f"ptr x, ptr g, ptr work, {SHAPE_ARGS}, i32 tiles",
             threads=THREADS, shared=max(2 * PATCH * ITEMSIZE[mode.dtype], 4 * 4 * COLUMNS * CHUNK),
-            needs=needs_of(mode), defines=defines_of(mode))
-
-    @property
-    def needs(self) -> tuple[int, int]:
-        """The compute capability that its kernels need."""
-        return needs_of(self.mode)
+            needs=self.needs, defines=defines_of(mode))
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if desc.oc % 4:
