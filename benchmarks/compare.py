@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -332,6 +332,12 @@ def cases(args: argparse.Namespace) -> list[Case]:
     return found
 
 
+def rows_of(case: Case, rows: Iterable[Row], settings: str) -> list[Row]:
+    """Returns the rows of a case's steps that did not fail."""
+    return [row for row in rows if row["kind"] == "step" and "failed" not in row and row["settings"] == settings
+            and all(row[key] == value for key, value in case._asdict().items())]
+
+
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", metavar="NAME[:BATCH]")
@@ -373,8 +379,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("; ".join(f"{k}: {v}" for k, v in facts.items()))
     deadline, missing = time.monotonic() + args.budget_s, 0
     for case in cases(args):
-        there = [row for row in results.read(file) if row["kind"] == "step" and "failed" not in row
-                 and row["settings"] == facts["settings"] and all(row[k] == v for k, v in case._asdict().items())]
+        there = rows_of(case, results.read(file), facts["settings"])
         eager_ms = {row["configuration"]: row["ms"]["torch"] for row in there
                     if CONFIGURATIONS[row["configuration"]].kind == "eager"} if args.resume else {}
         wanted = [name for name in args.configurations

@@ -47,18 +47,13 @@ def twin(network: str) -> Any:
     from benchmarks import torch_models
     name, _, size = network.partition("@")
     torch.manual_seed(0)
-    if name == "vgg19":
-        plan = [c for c, count in zip((64, 128, 256, 512, 512), (2, 2, 4, 4, 4)) for c in (*[c] * count, "pool")]
-        net = torch_models.VGG(plan)
-        if size:
-            nn = torch.nn
-            net.classifier = nn.Sequential(nn.Linear(25088, 4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, 4096),
-                                           nn.ReLU(), nn.Dropout(), nn.Linear(4096, 10))
-    else:
-        net = torch_models.TWINS[name]()
-        if size:
-            net.conv1 = torch.nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-            net.layer1 = torch.nn.Sequential(torch.nn.MaxPool2d(3, 2, 1), net.layer1)
+    net, nn = torch_models.TWINS[name](), torch.nn
+    if size and name == "vgg19":
+        net.classifier = nn.Sequential(nn.Linear(25088, 4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, 4096),
+                                       nn.ReLU(), nn.Dropout(), nn.Linear(4096, 10))
+    elif size:
+        net.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        net.layer1 = nn.Sequential(nn.MaxPool2d(3, 2, 1), net.layer1)
     for module in net.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1), module.running_var.uniform_(0.5, 1.5)

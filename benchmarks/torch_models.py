@@ -25,31 +25,6 @@ class LeNet5(nn.Module):
         return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
 
 
-class VGG(nn.Module):
-    def __init__(self, plan):
-        super().__init__()
-        layers, channels = [], 3
-        for item in plan:
-            if item == "pool":
-                layers.append(nn.MaxPool2d(2))
-                continue
-            layers += [nn.Conv2d(channels, item, 3, padding=1), nn.BatchNorm2d(item), nn.ReLU(inplace=True)]
-            channels = item
-        self.features = nn.Sequential(*layers)
-        self.classifier = nn.Linear(512, 10)
-
-    def forward(self, x):
-        return self.classifier(self.features(x).flatten(1))
-
-
-def vgg11():
-    return VGG([64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool"])
-
-
-def vgg16():
-    return VGG([64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool", 512, 512, 512, "pool", 512, 512, 512, "pool"])
-
-
 class Block(nn.Module):
     def __init__(self, channels_in, channels, stride):
         super().__init__()
@@ -118,5 +93,5 @@ class GoogLeNet(nn.Module):
         return self.linear(self.b5(self.a5(x)).mean((2, 3)))
 
 
-TWINS = {"lenet5": LeNet5, "vgg11": vgg11, "vgg16": vgg16, "resnet18": ResNet18, "googlenet": GoogLeNet,
+TWINS = {"lenet5": LeNet5, "resnet18": ResNet18, "googlenet": GoogLeNet,
          "coresnet18": coresnet18, "coresnet50": coresnet50, **NETWORKS, **ZOO, **SHIPPED}

@@ -27,7 +27,6 @@ import numpy as np
 from alpha.core.config import config
 from alpha.core.errors import OutOfMemoryError, message
 from alpha.core.inputs.sizes import host_nbytes
-from alpha.cpu.native import ptr as ptr
 
 SMALL = 128 * 1024  # malloc keeps those, and asks the system for larger ones
 LINE = 64  # bytes of a line of the cache; a vector that crosses lines is read and written twice

@@ -80,30 +80,25 @@ def _with_relu(producer: Step) -> Step | None:
 # ---- op by op --------------------------------------------------------------------------------------------------------
 
 
+def _settled(slot: Any) -> Any:
+    """Returns the property that computes a tensor before a slot of it is read or written."""
+    def get(t: Tensor) -> Any:
+        _array.__get__(t).settle()
+        return slot.__get__(t)
+
+    def put(t: Tensor, value: Any) -> None:
+        _array.__get__(t).settle()
+        slot.__set__(t, value)
+    return property(get, put)
+
+
 class Waiting(Tensor):
     """A tensor whose elements are computed, and its place in the graph found, when either is read."""
 
     __slots__ = ()
 
-    @property
-    def array(self) -> Any:
-        _array.__get__(self).settle()
-        return _array.__get__(self)
-
-    @array.setter
-    def array(self, data: Any) -> None:
-        _array.__get__(self).settle()
-        _array.__set__(self, data)
-
-    @property
-    def _node(self) -> Any:
-        _array.__get__(self).settle()
-        return _node.__get__(self)
-
-    @_node.setter
-    def _node(self, node: Any) -> None:
-        _array.__get__(self).settle()
-        _node.__set__(self, node)
+    array = _settled(_array)
+    _node = _settled(_node)
 
 
 class Call:

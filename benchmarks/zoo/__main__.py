@@ -19,12 +19,13 @@ file, of which ten are measured again: the table then names the versions of both
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from alpha.errors import AlphaError, ConfigError, message
-from benchmarks import checks, compare, results
+from benchmarks import checks, compare, compare_tables, results
 from benchmarks.configurations import CONFIGURATIONS, PRECISIONS
 from benchmarks.environment import add_clock, add_common, check_clock, settle
 from benchmarks.process import Worker
@@ -50,13 +51,6 @@ def cases(only: Iterable[str], precisions: Iterable[str], device: str) -> list[c
     return made
 
 
-def missing_configurations(case: compare.Case, names: Sequence[str], rows: Iterable[Row], settings: str) -> list[str]:
-    """Returns the configurations that no row of the case has."""
-    there = [row["configuration"] for row in rows if row["kind"] == "step" and "failed" not in row
-             and row["settings"] == settings and all(row[k] == v for k, v in case._asdict().items())]
-    return [name for name in names if name not in there]
-
-
 def alone(case: compare.Case, effort: compare.Effort, deadline: float) -> Iterator[Row]:
     """Yields alpha's row by itself: kind "alpha"."""
     worker = None
@@ -65,7 +59,7 @@ def alone(case: compare.Case, effort: compare.Effort, deadline: float) -> Iterat
         worker = Worker("alpha")
         begun = compare.begin(worker, case, **case._asdict(), weights="", clock=effort.clock)
         times = compare.in_turn(case, effort, {"alpha": worker}, {"alpha": begun["ms"]})["alpha"]
-        yield {"kind": "alpha", **case._asdict(), "ms": sorted(times)[len(times) // 2], "ms_rounds": times,
+        yield {"kind": "alpha", **case._asdict(), "ms": statistics.median(times), "ms_rounds": times,
                **{key: begun[key] for key in ("peak_mib", "steady_mib", "reserved_mib", "process_mib", "losses")},
                "parameters": begun["parameters"]}
     except (AlphaError, RuntimeError, OSError) as error:
@@ -87,12 +81,11 @@ def measured(case: compare.Case, position: int, args: argparse.Namespace, rows: 
     if args.kept and position not in args.checked:
         yield from alone(case, effort, deadline)
         return
-    names = args.configurations
-    if args.kept:
-        group = report.group_of(case, rows, settings)
-        names = [report.best(group)["configuration"]] if group else names
+    names, there = args.configurations, results.latest(compare.rows_of(case, rows, settings), compare_tables.KEY)
+    if args.kept and there:
+        names = [compare_tables.best(there)["configuration"]]
     elif args.resume:
-        names = missing_configurations(case, names, rows, settings)
+        names = [name for name in names if name not in [row["configuration"] for row in there]]
     if names:
         yield from (row for row in compare.network(case, names, effort, {}, deadline, float64=True)
                     if row["kind"] == "step")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from benchmarks import compare_tables, plots
-from benchmarks.compare import Case
 from benchmarks.results import Row, key_of, latest
 from benchmarks.zoo.members import MEMBERS
 from train.report import can_plot, save_figure
@@ -39,13 +38,6 @@ class Result(NamedTuple):
         """Alpha's peak by that of the PyTorch that takes least."""
         ours, theirs = self.mib
         return ours / theirs if ours and theirs else None
-
-
-def group_of(case: Case, rows: Iterable[Row], settings: str) -> list[Row]:
-    """Returns the latest step rows of a case that did not fail."""
-    found = (row for row in rows if row["kind"] == "step" and "failed" not in row and row["settings"] == settings
-             and all(row[k] == v for k, v in case._asdict().items()))
-    return latest(found, compare_tables.KEY)
 
 
 def collected(rows: Sequence[Row]) -> list[Result]:
@@ -87,10 +79,6 @@ def line(result: Result) -> str:
     return (f"| {family} | {name} | {fastest['batch']} | {compare_tables.precision(fastest)} | {result.ms[0]:.2f} "
             f"| {shown} | **{result.ratio:.2f}** ({spread}) | {mib} | {memory} "
             f"| {error_of(fastest, 'alpha')} / {error_of(fastest, 'torch')} |")
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def means(found: Sequence[Result]) -> list[str]:

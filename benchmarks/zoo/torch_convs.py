@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from benchmarks.zoo.torch_shipped import Gate
+
 
 def unit(channels_in, channels, size, stride=1, groups=1):
     size = (size, size) if isinstance(size, int) else size
@@ -109,15 +111,6 @@ class Ghost(nn.Module):
     def forward(self, x):
         x = self.primary(x)
         return torch.cat([x, self.cheap(x)], 1)
-
-
-class Gate(nn.Module):
-    def __init__(self, channels, squeezed):
-        super().__init__()
-        self.fc1, self.fc2 = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
-
-    def forward(self, x):
-        return x * torch.sigmoid(self.fc2(F.relu(self.fc1(x.mean((2, 3), keepdim=True)))))
 
 
 class GhostBlock(nn.Module):

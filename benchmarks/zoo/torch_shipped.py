@@ -216,7 +216,7 @@ def residual(block, *counts):
     return lambda: torch_networks.Residual(block, counts, 64)
 
 
-TWINS = {**{f"vgg{depth}": lambda depth=depth: VGG(depth, True) for depth in (13, 19)},
+TWINS = {**{f"vgg{depth}": lambda depth=depth: VGG(depth, True) for depth in VGGS},
          **{f"vgg{depth}_plain": lambda depth=depth: VGG(depth, False) for depth in VGGS},
          "resnet34": residual(torch_networks.Basic, 3, 4, 6, 3),
          "resnet101": residual(torch_networks.Bottleneck, 3, 4, 23, 3),

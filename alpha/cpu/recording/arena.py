@@ -10,6 +10,7 @@ import numpy as np
 from alpha import lifetimes
 from alpha.core.errors import OutOfMemoryError, message
 from alpha.cpu import memory
+from alpha.cpu.native import ptr
 
 Array = np.ndarray
 LARGE = 8 * memory.MIB  # bytes in use from which the system is asked for large pages
@@ -84,5 +85,5 @@ class Arena(lifetimes.Arena):
 
     def alias(self, x: Array) -> Array:
         """Returns an array of the arena without a hold on its piece, for repeated calls."""
-        address = memory.ptr(x).value or 0
+        address = ptr(x).value or 0
         return np.ndarray(x.shape, x.dtype, self._within._bytes, address - self._within.start, x.strides)
